@@ -127,8 +127,17 @@ static Step step_of(const Module *m, Arena *a)
 	return s;
 }
 
-/* A slice of a trace.  op < 0: it is no slice of a step. */
-typedef struct TraceSlice { int stream, op, step; bool waits; double begin, duration; const char *kind; } TraceSlice;
+/* What a slice is: an op, a wait for a collective, its issue, or what the host does beside the program. */
+typedef enum Mark { MARK_OP, MARK_WAIT, MARK_ISSUE, MARK_HOST, MARKS, MARK_NONE = MARKS } Mark;
+static const char *const mark_text[MARKS] = {[MARK_WAIT] = "wait", [MARK_ISSUE] = "issue", [MARK_HOST] = "host"};
+
+/* A slice of a trace; MARK_NONE: it is none of a step.  op: s->n where the program has no such op; -1 of the host. */
+typedef struct TraceSlice {
+	Mark mark;
+	int stream, op, step;
+	double begin, duration;
+	const char *kind, *name;
+} TraceSlice;
 
 static double number_of(const json_t *object, const char *key, double otherwise)
 {
@@ -146,17 +155,29 @@ static int whole(double x, int limit)
 	return x >= 0 && x < limit ? (int)x : -1;
 }
 
+static Mark mark_of(const char *kind)
+{
+	for (int k = MARK_WAIT; k < MARKS; k++)
+		if (!strcmp(kind, mark_text[k]))
+			return (Mark)k;
+	return MARK_OP;
+}
+
+/* Slices of evaluations, and of steps of several micro-batches, are of programs with other names. */
 static TraceSlice slice_of(const json_t *event, const Step *s)
 {
 	const json_t *args = json_object_get(event, "args"), *program = json_object_get(args, "program");
-	TraceSlice t = {.op = -1, .kind = json_string_value(json_object_get(event, "cat")),
+	TraceSlice t = {.mark = MARK_NONE, .op = -1, .kind = json_string_value(json_object_get(event, "cat")),
+		.name = json_string_value(json_object_get(event, "name")),
 		.stream = whole(number_of(event, "tid", -1), 64), .step = whole(number_of(args, "step", 0), INT32_MAX),
 		.begin = number_of(event, "ts", -1), .duration = number_of(event, "dur", -1)};
 	int seq = whole(number_of(args, "seq", -1), s->n_seqs);
 	if (!is_text(json_object_get(event, "ph"), "X") || (program && !is_text(program, "step")) || !t.kind)
 		return t;
-	t.waits = !strcmp(t.kind, "wait");
-	bool moved = seq >= 0 && (t.waits || t.stream > 0);
+	t.mark = mark_of(t.kind);
+	if (t.mark == MARK_HOST)
+		return t;
+	bool moved = seq >= 0 && (t.mark != MARK_OP || t.stream > 0);
 	t.op = moved ? s->of_seq[seq] : whole(number_of(args, "op", -1), s->n);
 	t.op = t.op < 0 ? s->n : t.op;
 	return t;
@@ -164,12 +185,13 @@ static TraceSlice slice_of(const json_t *event, const Step *s)
 
 static bool is_measured(const TraceSlice *t)
 {
-	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->duration >= 0;
+	const double most = 1e15; /* thirty years */
+	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->begin < most && t->duration >= 0 && t->duration < most;
 }
 
 static bool is_of_program(const TraceSlice *t, const Step *s)
 {
-	return t->op < s->n && (t->waits || !strcmp(t->kind, op_info[s->op[t->op]->kind].text));
+	return t->op < s->n && (t->mark != MARK_OP || !strcmp(t->kind, op_info[s->op[t->op]->kind].text));
 }
 
 /* Whether each slice is of an op that the program has at its number; false after a message. */
@@ -180,15 +202,15 @@ static bool check_slices(const Report *r, const Module *m, const char *path, Are
 	size_t i, slices = 0;
 	json_array_foreach(events, i, event) {
 		TraceSlice t = slice_of(event, &s);
-		if (t.op < 0)
+		if (t.mark == MARK_NONE)
 			continue;
-		slices++;
+		slices += t.mark != MARK_HOST;
 		const char *at = member(path, arena_printf(a, "traceEvents[%zu]", i), a);
 		if (!is_measured(&t)) {
 			diag_error(d, at, "expected \"tid\", \"ts\", \"dur\" and \"step\" of at least 0");
 			return false;
 		}
-		if (is_of_program(&t, &s))
+		if (t.mark == MARK_HOST || is_of_program(&t, &s))
 			continue;
 		const char *is = t.op < s.n ? arena_printf(a, "which is %s in this program", op_info[s.op[t.op]->kind].text)
 			: "which this program does not have";
@@ -198,7 +220,7 @@ static bool check_slices(const Report *r, const Module *m, const char *path, Are
 		return false;
 	}
 	if (!slices)
-		diag_error(d, member(path, "traceEvents", a), "has no slice of a step");
+		diag_error(d, member(path, "traceEvents", a), "has no slice of a step of one micro-batch");
 	return slices;
 }
 
@@ -210,7 +232,7 @@ bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
 		return true;
 	Arena *a = arena_new();
 	bool ok = false;
-	int64_t world = MAX(o->sharding.world, 1), traced = (int64_t)number_of(about, "world", (double)world);
+	int64_t world = MAX(o->sharding.world, 1), traced = int_of_double(number_of(about, "world", (double)world));
 	if (!model || strcmp(model, m->name))
 		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
 			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
@@ -235,9 +257,13 @@ void report_put_trace(FILE *f, json_t *trace, const Module *m, Arena *a)
 		number_of(about, "world", 1), number_of(about, "rank", 0));
 	json_array_foreach(json_object_get(trace, "traceEvents"), i, event) {
 		TraceSlice t = slice_of(event, &s);
-		if (t.op >= 0)
-			fprintf(f, "%s\n[%d,%.3f,%.3f,%d,%d,%d]", n++ ? "," : "", t.stream, t.begin, t.duration, t.op, t.waits,
-				t.step);
+		if (t.mark == MARK_NONE)
+			continue;
+		fprintf(f, "%s\n[%d,%.3f,%.3f,%d,%d,%d", n++ ? "," : "", t.stream, t.begin, t.duration, t.op, (int)t.mark,
+			t.step);
+		if (t.mark == MARK_HOST)
+			fprintf(f, ",\"%s\"", str_escape(a, ESCAPE_JSON, t.name ? t.name : ""));
+		fputc(']', f);
 	}
 	fputs("]}", f);
 }

@@ -4,10 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/unfinished.h"
 #include "predict/predict.h"
 #include "report/page.h"
 #include "report/private.h"
+
+/* How a page begins; only a page takes the place of a file. */
+static const char start[] = "<!DOCTYPE html>\n<html lang=\"en\" data-by=\"shardc\">\n";
 
 /* ---- options ---- */
 
@@ -17,6 +21,23 @@ static bool is_page(const char *path)
 	return n > 5 && !strcmp(path + n - 5, ".html");
 }
 
+/* Whether nothing is there, or an older page; false after a message. */
+static bool may_replace(const char *path, Diag *d)
+{
+	struct stat st;
+	char found[sizeof(start)] = "";
+	if (stat(path, &st))
+		return true;
+	FILE *f = S_ISREG(st.st_mode) && st.st_size ? fopen(path, "r") : NULL;
+	bool page = S_ISREG(st.st_mode) && (!st.st_size
+		|| (f && fread(found, 1, sizeof(start) - 1, f) == sizeof(start) - 1 && !strcmp(found, start)));
+	if (f)
+		fclose(f);
+	if (!page)
+		diag_error(d, path, "is there and is no page of --report: it is not replaced; give another path, or remove it");
+	return page;
+}
+
 bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
 {
 	const WhatOptions *w = &o->what;
@@ -24,6 +45,8 @@ bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
 	*r = (Report){0};
 	if (w->report && !is_page(w->report))
 		diag_error(d, "--report", "\"%s\" does not end in .html: a report is a page", w->report);
+	else if (w->report)
+		may_replace(w->report, d);
 	if (!w->report && w->report_log)
 		diag_error(d, "--report-log", "is of a report: give --report=FILE.html");
 	if (!w->report && w->report_trace)
@@ -43,20 +66,26 @@ void report_end(Report *r)
 
 /* ---- data ---- */
 
+/* [step, loss, ..]; columns: report_columns.  Of a long log each `every`-th line is shown, and all evaluations. */
 static void put_log(FILE *f, json_t *log, Arena *a)
 {
+	enum { SHOWN = 20000 };
 	const json_t *row;
-	size_t i;
-	fputs("\"columns\": [", f);
+	size_t i, n = json_array_size(log), every = n / SHOWN + 1;
+	bool any = false;
+	fprintf(f, "\"lines\": %zu, \"every\": %zu,\n\"columns\": [", n, every);
 	for (int c = 0; c < REPORT_COLUMNS; c++)
 		fprintf(f, "%s\"%s\"", c ? ", " : "", str_escape(a, ESCAPE_JSON, report_columns[c]));
 	fputs("],\n\"log\": [", f);
 	json_array_foreach(log, i, row) {
-		fputs(i ? ",\n[" : "\n[", f);
+		if (i % every && i + 1 < n && !json_is_number(json_array_get(row, REPORT_EVAL)))
+			continue;
+		fputs(any ? ",\n[" : "\n[", f);
+		any = true;
 		for (size_t c = 0; c < REPORT_COLUMNS; c++) {
 			const json_t *v = json_array_get(row, c);
 			if (json_is_number(v))
-				fprintf(f, "%s%.7g", c ? "," : "", json_number_value(v));
+				fprintf(f, "%s%.10g", c ? "," : "", json_number_value(v));
 			else
 				fprintf(f, "%snull", c ? "," : "");
 		}
@@ -136,11 +165,11 @@ static void put_island(FILE *f, const char *json, size_t n)
 /* The policy lets the page load nothing, and run only what stands in it. */
 static void put_page(FILE *f, const char *title, const char *json, size_t n)
 {
-	fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+	fprintf(f, "%s<head>\n<meta charset=\"utf-8\">\n"
 		"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
 		"script-src 'unsafe-inline'; img-src data:\">\n"
 		"<meta name=\"viewport\" content=\"width=device-width\">\n<link rel=\"icon\" href=\"data:,\">\n"
-		"<title>%s</title>\n<style>\n", title);
+		"<title>%s</title>\n<style>\n", start, title);
 	fwrite(page_style, 1, sizeof(page_style), f);
 	fputs("</style>\n</head>\n<body>\n<main id=\"page\">"
 		"<noscript>This page is drawn by its own script.</noscript></main>\n"

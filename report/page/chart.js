@@ -18,6 +18,13 @@ function colors() {
 	};
 }
 
+// Black or white, whichever is read more easily on a colour "#rrggbb" (relative luminance of WCAG 2).
+function inkOn(background) {
+	const [r, g, b] = [1, 3, 5].map(i => parseInt(background.slice(i, i + 2), 16) / 255)
+		.map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+	return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+}
+
 const charts = [];
 
 // A canvas of some height that draw(context, width, height, colors) fills; draw returns how many marks it has drawn.

@@ -10,7 +10,7 @@ const ops = data.ops.map((row, number) => ({number, kind: row[0], result: row[1]
 	role: row[8]}));
 
 function opText(op) {
-	return op.kind + (op.result ? " %" + op.result : "") + (op.unit ? " @" + op.unit : "");
+	return op.kind + (op.unit ? " @" + op.unit : op.result ? " %" + op.result : "");
 }
 
 // What is known of an op besides its name, a line each.
@@ -22,18 +22,24 @@ function opLines(op) {
 
 // ---- traces ----
 
+const MARKS = ["", "wait", "issue", "host"];
+
+function sliceText(slice) {
+	return slice.op ? (slice.mark ? slice.mark + " " : "") + opText(slice.op) : slice.name;
+}
+
 // Slices by step and stream, in order; times of each step begin at 0.
 function readTrace(trace) {
 	if (!trace)
 		return null;
 	const steps = new Map();
-	for (const [stream, begin, duration, op, waits, step] of trace.slices) {
+	for (const [stream, begin, duration, op, mark, step, name] of trace.slices) {
 		if (!steps.has(step))
 			steps.set(step, {step, streams: data.streams.map(() => []), begin: Infinity, end: 0, n: 0});
 		const of = steps.get(step);
 		while (of.streams.length <= stream)
 			of.streams.push([]);
-		of.streams[stream].push({begin, end: begin + duration, op: ops[op], waits: Boolean(waits)});
+		of.streams[stream].push({begin, end: begin + duration, op: ops[op] || null, mark: MARKS[mark], name});
 		of.begin = Math.min(of.begin, begin);
 		of.end = Math.max(of.end, begin + duration);
 		of.n++;
@@ -57,11 +63,11 @@ function typicalStep(trace) {
 	return sorted[sorted.length >> 1];
 }
 
-// Microseconds that each op takes in a step, waits apart; waits by the op whose collective ends.
+// Microseconds that each op takes in a step; waits and issues are apart, those of a collective as "wait12".
 function timesOf(step) {
 	const time = new Map();
 	for (const slice of step.streams.flat()) {
-		const key = (slice.waits ? "w" : "") + slice.op.number;
+		const key = slice.op ? slice.mark + slice.op.number : slice.name;
 		time.set(key, (time.get(key) || 0) + slice.end - slice.begin);
 	}
 	return time;

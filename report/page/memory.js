@@ -1,16 +1,17 @@
 // memory.js: what is in memory from op to op, stacked by category, and what holds the peak.
 "use strict";
 
-// When each op begins, in microseconds; ops that take no time begin with the next that does.
+// When each op begins, in microseconds; ops that take no time begin when the one before them ends.
 function beginsOf(step) {
-	const begins = new Float64Array(ops.length).fill(NaN);
-	for (const slice of step.streams[0])
-		if (!slice.waits && !(begins[slice.op.number] <= slice.begin))
-			begins[slice.op.number] = slice.begin;
-	let next = step.seconds;
-	for (let p = ops.length - 1; p >= 0; p--) {
-		begins[p] = begins[p] <= next ? begins[p] : next;
-		next = begins[p];
+	const begins = new Float64Array(ops.length), slice = new Map();
+	for (const one of step.streams[0])
+		if (!one.mark)
+			slice.set(one.op.number, one);
+	let now = 0;
+	for (let p = 0; p < ops.length; p++) {
+		const one = slice.get(p);
+		begins[p] = one ? Math.max(one.begin, now) : now;
+		now = one ? Math.max(one.end, now) : now;
 	}
 	return begins;
 }

@@ -29,9 +29,9 @@ function tiles() {
 
 function about() {
 	const strategies = [...new Set(plan.units.map(unit => unit.strategy))].join(", ");
-	return [data.file, data.target === "cuda" ? "for GPUs" : "for CPUs", data.batch ? `${data.batch} samples a rank and ` +
-		"micro-batch" : "", data.optimizer, strategies, prediction ? "on " + prediction.machine : ""].filter(text => text)
-		.join(" \u00b7 ");
+	return [data.file, data.target === "cuda" ? "for GPUs" : "for CPUs", data.batch ? `${data.batch} ` +
+		`${data.batch === 1 ? "sample" : "samples"} a rank and micro-batch` : "", data.optimizer, strategies,
+	prediction ? "on " + prediction.machine : ""].filter(text => text).join(" \u00b7 ");
 }
 
 function reproduce() {

@@ -93,6 +93,8 @@ function run() {
 		if (lines.length)
 			made.push(runChart(what, lines, steps));
 	}
-	return [el("p", null, `${countText(all.length)} lines, to step ${countText(steps[1])}. The legend has the last value.`),
+	const every = data.every > 1 ? `, of which each ${countText(data.every)}th and all evaluations are shown` : "";
+	return [el("p", null, `${countText(data.lines)} ${data.lines === 1 ? "line" : "lines"}${every}, to step ${countText(steps[1])}. ` +
+		"The legend has the last value."),
 		el("div", {class: "columns"}, ...made)];
 }

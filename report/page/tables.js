@@ -29,8 +29,8 @@ function measuredWaits() {
 	if (!measured)
 		return waits;
 	for (const [op, time] of timesOf(typicalStep(measured)))
-		if (op.startsWith("w"))
-			waits.set(Number(op.slice(1)), time);
+		if (/^wait\d+$/.test(op))
+			waits.set(Number(op.slice(4)), time);
 	return waits;
 }
 

@@ -43,7 +43,7 @@ function timeText(us) {
 
 // A number of a run: six digits at most.
 function numberText(x) {
-	return x === null || x === undefined ? "-" : x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e7) ?
+	return x === null || x === undefined ? "-" : x !== 0 && (Math.abs(x) < 1e-4 || Math.abs(x) >= 1e7) ?
 		x.toExponential(3) : Number(x.toPrecision(6)).toLocaleString("en", {maximumSignificantDigits: 6});
 }
 

@@ -1,10 +1,14 @@
 // timeline.js: the streams of a step, predicted over measured.
 "use strict";
 
-const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 128;
+const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 140;
 
 function sliceColor(slice, stream) {
-	return slice.waits ? "wait" : stream ? data.streams[stream] : slice.op.class === "nothing" ? "none" : slice.op.class;
+	if (slice.mark)
+		return slice.mark;
+	if (stream && slice.op.class === "collectives")
+		return data.streams[stream];
+	return slice.op.class === "nothing" ? "none" : slice.op.class;
 }
 
 // Index of the first slice that ends after `time`.
@@ -33,9 +37,9 @@ function drawRow(context, slices, stream, view, width, y, paint) {
 		context.fillRect(x, y, wide, ROW);
 		reached = x + wide;
 		drawn++;
-		const text = wide > 34 ? fitted(context, (slice.waits ? "wait " : "") + opText(slice.op), wide - 8) : "";
+		const text = wide > 34 ? fitted(context, sliceText(slice), wide - 8) : "";
 		if (text) {
-			context.fillStyle = paint("on-bar");
+			context.fillStyle = inkOn(context.fillStyle);
 			context.fillText(text, x + 4, y + ROW / 2 + 1);
 		}
 	}
@@ -61,12 +65,14 @@ function sliceLines(slice, row, rows) {
 	const lines = [`${row.kind}: ${timeText(slice.end - slice.begin)}, from ${timeText(slice.begin)}`];
 	for (const other of rows)
 		if (other !== row && other.stream === row.stream) {
-			const same = other.slices.filter(one => one.op === slice.op && one.waits === slice.waits);
+			const same = other.slices.filter(one => one.op === slice.op && one.mark === slice.mark && one.name === slice.name);
 			if (same.length)
 				lines.push(`${other.kind}: ${timeText(same.reduce((sum, one) => sum + one.end - one.begin, 0))}`);
 		}
-	return lines.concat(opLines(slice.op));
+	return lines.concat(slice.op ? opLines(slice.op) : "the host");
 }
+
+const TOTALS = {wait: "waits", issue: "issuing", none: "others"};
 
 // What computing does in all, by class.
 function totals(step) {
@@ -95,7 +101,7 @@ function timeline() {
 			context.fillText(shown.length > 1 ? name : data.streams[row.stream], 8, row.y + ROW / 2 + 1);
 			context.fillStyle = paint("dim");
 			if (shown.length > 1)
-				context.fillText(row.kind, 62, row.y + ROW / 2 + 1);
+				context.fillText(row.kind, 74, row.y + ROW / 2 + 1);
 		}
 		one.canvas.dataset.rows = layout.rows.length;
 		one.canvas.dataset.slices = layout.rows.reduce((sum, row) => sum + row.slices.length, 0);
@@ -109,7 +115,7 @@ function timeline() {
 		const slack = (view.to - view.from) / box.width;
 		const slice = row && !event.buttons ? row.slices[firstAfter(row.slices, time - slack)] : null;
 		if (slice && slice.begin <= time + slack)
-			showTip(event, (slice.waits ? "wait for " : "") + opText(slice.op), sliceLines(slice, row, layout.rows));
+			showTip(event, sliceText(slice), sliceLines(slice, row, layout.rows));
 		else
 			hideTip();
 	});
@@ -122,9 +128,13 @@ function timeline() {
 			one.redraw();
 		}}, ...s.trace.steps.map(step => el("option", {selected: step === s.step}, `${step.step}: ${timeText(step.seconds)}`)))));
 	const legends = shown.map(s => el("div", {class: "bar"}, el("span", null, `${s.kind}, ${timeText(s.step.seconds)}:`),
-		legend(totals(s.step).map(([name, us]) => [name, `${name === "wait" ? "waits" : name} ${timeText(us)}`]))));
+		legend(totals(s.step).map(([name, us]) => [name, `${TOTALS[name] || name} ${timeText(us)}`]))));
 	const missing = !predicted ? "A prediction beside it: shardc plan .. --machine=FILE (docs/prediction.md)." : !measured ?
 		"A measured step below it: --report-trace=FILE." : "";
-	return [el("p", null, "Drag to move, ctrl and wheel or + and - to zoom, double click to see all. ", missing),
+	const ms = prediction ? prediction.evidence_ms : {}, all = Object.values(ms).reduce((a, b) => a + b, 0);
+	const found = [["measured", "from measured kernels"], ["near", "from measured kernels of the same kind"],
+		["roofline", "by the roofline"]].filter(([key]) => ms[key] > 0).map(([key, how]) => `${percentText(ms[key] / all)} ${how}`);
+	const evidence = found.length ? `Predicted times are found ${found.join(", ")}. ` : "";
+	return [el("p", null, evidence, "Drag to move, ctrl and wheel or + and - to zoom, double click to see all. ", missing),
 		el("div", {class: "bar"}, zoomButtons(one, view), ...choices), one.canvas, ...legends];
 }

@@ -3,9 +3,14 @@
 
 const UNIT_COLORS = ["matmul", "attention", "reduce", "update", "rows", "moves"];
 
+// Long names differ in their ends.
+function tail(name) {
+	return name.length > 22 ? "\u2026" + name.slice(-21) : name;
+}
+
 function chip(unit) {
-	return el("span", {class: "chip", title: "unit " + plan.units[unit].name,
-		style: `background:var(--${UNIT_COLORS[unit % UNIT_COLORS.length]})`}, plan.units[unit].name);
+	return el("span", {class: "chip", title: "unit " + plan.units[unit].name},
+		el("i", {style: `background:var(--${UNIT_COLORS[unit % UNIT_COLORS.length]})`}), tail(plan.units[unit].name));
 }
 
 // Modules by the dots in names: {name, elements, units, modules, params}.
