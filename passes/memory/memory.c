@@ -516,7 +516,7 @@ static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, 
 {
 	MemoryPeak peak = memory_peak(m, a);
 	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
-		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->sharding.world, 1),
+		"--remat=auto, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->sharding.world, 1),
 		(long long)o->memory.memory_limit);
 	say_largest(m, &peak, d);
 }
