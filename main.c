@@ -8,7 +8,10 @@
 
 #include "advice.h"
 #include "base/file.h"
+#include "build.h"
 #include "calibrate/calibrate.h"
+#include "checks.h"
+#include "choose.h"
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"
@@ -29,61 +32,6 @@ enum { EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 static bool equals(const char *a, const char *b)
 {
 	return a && !strcmp(a, b);
-}
-
-static bool is_ir_file(const char *path)
-{
-	size_t n = strlen(path);
-	return n > 3 && !strcmp(path + n - 3, ".ir");
-}
-
-static bool is_plan(const Options *o)
-{
-	return o->command == COMMAND_PLAN;
-}
-
-static bool calibrates(const Options *o)
-{
-	return o->command == COMMAND_CALIBRATE;
-}
-
-/* Whether IR is printed instead of a program being compiled. */
-static bool prints_ir(const Options *o)
-{
-	EmitKind e = o->what.emit;
-	return o->what.passes || o->what.stop_after || e == EMIT_IR || e == EMIT_DOT || e == EMIT_JSON;
-}
-
-/* ---- options of the stages ---- */
-
-static FrontendOptions frontend_options(const Options *o)
-{
-	return (FrontendOptions){
-		.graph = o->graph, .inputs = o->what.inputs_dir, .infer = options_infer(o),
-		.init_elsewhere = o->graph.init && strcmp(o->graph.init, "onnx"),
-		.shapes_only = prints_ir(o) || is_plan(o),
-	};
-}
-
-/* The variant of the micro-batch that is shown. */
-static Variant shown_variant(const Options *o)
-{
-	return o->given.micro_batch ? o->what.micro_batch : options_many(o) ? VARIANT_LAST : VARIANT_ONLY;
-}
-
-static Sync sync_of(const Options *o)
-{
-	return o->given.sync ? o->graph.sync : SYNC_LAST;
-}
-
-/* Refuses other dtypes than f32 for what a hook gets. */
-static bool check_sent(const Options *o, Diag *d)
-{
-	bool wide = o->precision.reduce_dtype == DT_F32 && !o->precision.keep_low_precision_grads;
-	if (!wide)
-		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
-			"--reduce-dtype and --keep-low-precision-grads");
-	return wide;
 }
 
 /* bf16 and f16 mean --reduce-dtype.  Other hooks are compiled once here, so that nothing is written for a wrong
@@ -116,63 +64,7 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 	return hook_parse(text, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
 
-/* What the program is built for, and with which tools. */
-static CodegenTarget target_options(const Options *o)
-{
-	return (CodegenTarget){.options = o->target, .text = o->canonical_target, .library = o->what.emit == EMIT_LIB,
-		.tf32 = o->precision.matmul_precision == MATMUL_TF32, .verbose = o->inspection.verbose};
-}
-
 /* ---- stages ---- */
-
-/* smaller: how many sizes of --bind below the largest. */
-static bool load(Variants *v, Options *o, int smaller, Arena *a, Diag *d)
-{
-	if (!is_ir_file(o->input)) {
-		FrontendOptions f = frontend_options(o);
-		f.say_roles = !f.infer;
-		f.smaller = smaller;
-		o->graph.bn.frozen.n = 0; /* the frontend freezes them; pass loss does it for a text */
-		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
-		return v->of[VARIANT_ONLY];
-	}
-	char *text = diag_read_file(d, o->input, a);
-	bool ok = text && ir_parse_program(o->input, text, v, d);
-	for (int k = 0; k < VARIANT_COUNT && ok; k++)
-		ok = !v->of[k] || ir_verify(v->of[k], NULL, d);
-	return ok;
-}
-
-/* Joins the options with the train block of a text on which passes run.  Its optimizer is there as ops and states, and
- * its target decided some of its ops; the passes behind it read --offload and --matmul-precision, which are those of
- * the block unless they are given. */
-static bool join_block(const Variants *v, Options *o, Diag *d)
-{
-	Train *t = v->of[VARIANT_ONLY]->train;
-	const char *asked = o->graph.optimizer;
-	if (!t)
-		return true;
-	if (asked && strcmp(asked, t->optimizer))
-		diag_warn(d, "--optimizer", "the train block of \"%s\" says optimizer=\"%s\": \"%s\" is not used", o->input,
-			t->optimizer, asked);
-	if (o->given.offload)
-		t->offload = o->memory.offload;
-	o->memory.offload = t->offload;
-	if (o->given.matmul_precision)
-		t->tf32 = o->precision.matmul_precision == MATMUL_TF32;
-	o->precision.matmul_precision = t->tf32 ? MATMUL_TF32 : MATMUL_HIGHEST;
-	if (t->cuda == options_cuda(o))
-		return true;
-	diag_error(d, o->input, "its train block is for --target=%s: give that, or compile the model again",
-		t->cuda ? "cuda" : "cpu");
-	return false;
-}
-
-/* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */
-static bool is_planned(const Variants *v, const Options *o)
-{
-	return is_ir_file(o->input) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->what.passes;
-}
 
 /* A hook is code that the program runs, and a text may come from anybody, so the user must name the same hook. */
 static bool check_named_hook(const Hook *named, const Hook *given, const Options *o, Diag *d)
@@ -218,7 +110,7 @@ static bool check_variants(const Variants *v, const Options *o, Diag *d)
 	int before = d->errors;
 	if (is_ir_file(o->input) && o->given.micro_batch && !v->of[shown_variant(o)])
 		diag_error(d, "--micro-batch", "\"%s\" has no module of variant=%s", o->input, variant_text[shown_variant(o)]);
-	if (v->of[VARIANT_FIRST] && !is_planned(v, o))
+	if (v->of[VARIANT_FIRST] && !build_is_planned(v, o))
 		diag_error(d, "--passes", "\"%s\" has the modules of all micro-batches, and passes run on one: give them a "
 			"text of that one", o->input);
 	return d->errors == before;
@@ -328,36 +220,6 @@ static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 	if (t != DT_F32 && !codegen_cuda(c) && !codegen_multiplies(c, t, d) && !d->errors)
 		diag_note(d, "--param-dtype", "--arch=%s does not multiply %s: products are computed in f32, which moves half "
 			"the bytes and is no faster", o->target.arch ? o->target.arch : "native", dtype_info[t].text);
-}
-
-/* A program may replace an older program, but no other file that somebody may miss. */
-static bool check_output(const char *path, Diag *d)
-{
-	struct stat st;
-	if (stat(path, &st))
-		return true;
-	if (!S_ISREG(st.st_mode))
-		diag_error(d, path, "is there and is no regular file: a program does not take its place");
-	else if (st.st_size && !(st.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)))
-		diag_error(d, path, "is there and is no program (it is not executable): it is not replaced; give another path, "
-			"or remove it");
-	else
-		return true;
-	return false;
-}
-
-/* Checks that a file to be written is none that this command reads. */
-static bool check_apart(const Options *o, const char *option, const char *path, Diag *d)
-{
-	const struct { const char *path, *what; } read[] = {{o->input, "the model"}, {o->what.machine, "the machine file"}};
-	struct stat in, out;
-	for (int i = 0; i < COUNT_OF(read); i++)
-		if (path && read[i].path && !stat(read[i].path, &in) && !stat(path, &out) && in.st_dev == out.st_dev
-			&& in.st_ino == out.st_ino) {
-			diag_error(d, option, "\"%s\" is %s itself: it is not replaced; give another path", path, read[i].what);
-			return false;
-		}
-	return true;
 }
 
 /* If the C compiler refuses the program, that is not the input's fault, and the exit status says so. */
@@ -487,266 +349,6 @@ static bool measures_alone(const void *context, const char *name, const char **w
 	return str_is_choice("command|calibrate|compiler", name);
 }
 
-/* Refuses options that belong to the other target. */
-static bool check_target(const Options *o, Diag *d)
-{
-	int before = d->errors;
-	if (!options_cuda(o) && o->target.arch && !strncmp(o->target.arch, "sm_", 3))
-		diag_error(d, "--arch", "\"%s\" is for GPUs: it wants --target=cuda", o->target.arch);
-	if (!options_cuda(o) && o->target.nvcc)
-		diag_error(d, "--nvcc", "\"%s\" compiles CUDA: it wants --target=cuda", o->target.nvcc);
-	if (!options_cuda(o) && o->precision.matmul_precision == MATMUL_TF32)
-		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
-	const CommInfo *comm = &comm_info[o->sharding.comm];
-	if (!options_cuda(o) && comm->cuda)
-		diag_error(d, "--comm", "%s moves memory of GPUs: it wants --target=cuda", comm->text);
-	if (options_cuda(o) && o->what.emit == EMIT_LIB)
-		diag_error(d, "--emit", "lib is refused with --target=cuda: a library's arrays are the host's");
-	return d->errors == before;
-}
-
-/* Reports a missing compiler or runtime before time is spent and anything is written. */
-static bool check_compiler(const Options *o, Diag *d)
-{
-	CodegenTarget c = target_options(o);
-	bool builds = !prints_ir(o) && !is_plan(o) && o->what.emit != EMIT_C;
-	return !builds || codegen_check_target(&c, d);
-}
-
-/* Checks the number of ranks for which a plan is requested. */
-static bool check_ranks(const Options *o, Diag *d)
-{
-	int64_t world = MAX(o->sharding.world, 1), hosts = MAX(o->sharding.hosts, 1);
-	const CommInfo *comm = &comm_info[o->sharding.comm];
-	int before = d->errors;
-	if (world % hosts)
-		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld into equal numbers of ranks", (long long)hosts,
-			(long long)world);
-	if (o->sharding.comm && hosts > 1 && comm->reach < REACH_HOSTS)
-		diag_error(d, "--comm", "%s does not leave a host; several hosts (--hosts=%lld) talk by %s", comm->text,
-			(long long)hosts, comm_of_hosts()->text);
-	else if (o->sharding.comm && world > 1 && comm->reach < REACH_HOST)
-		diag_error(d, "--comm", "%s is for one rank; several (--world=%lld) talk by %s", comm->text, (long long)world,
-			comm_info[comm_fitting(world, hosts, options_cuda(o))].text);
-	return d->errors == before;
-}
-
-/* Reports options of several micro-batches when a step has only one. */
-static bool check_accum(const Options *o, Diag *d)
-{
-	int before = d->errors;
-	if (!options_many(o) && o->given.sync)
-		diag_error(d, "--sync", "there is one micro-batch a step: --sync=%s wants --accum=many",
-			sync_text[o->graph.sync]);
-	if (!options_many(o) && o->given.micro_batch && !is_ir_file(o->input))
-		diag_error(d, "--micro-batch", "there is one micro-batch a step: --micro-batch=%s wants --accum=many",
-			variant_text[o->what.micro_batch]);
-	if (options_many(o) && options_infer(o))
-		diag_error(d, "--accum", "many is for training, shardc run has no gradients");
-	if (options_many(o) && sync_of(o) == SYNC_EVERY && o->precision.keep_low_precision_grads)
-		diag_error(d, "--keep-low-precision-grads", "micro-batches are summed in what is kept (--sync=every), and sums "
-			"are f32");
-	if (options_many(o) && o->what.emit == EMIT_LIB)
-		diag_error(d, "--accum", "many is for programs: a library's step takes the samples of one micro-batch");
-	if (options_many(o) && o->what.passes)
-		diag_error(d, "--accum", "many runs the whole pipeline; to run passes on one micro-batch's text, say which it "
-			"is in its first line: variant=first sync=last (docs/ir.md)");
-	return d->errors == before;
-}
-
-/* Refuses a hook where the reduced gradient must be added up: a hook only writes it. */
-static bool check_hook(const Options *o, const Hook *hook, Diag *d)
-{
-	if (!hook->file || !options_many(o) || sync_of(o) != SYNC_EVERY)
-		return true;
-	diag_error(d, "--comm-hook", "\"%s\" reduces a gradient once a step: it wants --sync=last, not every",
-		o->graph.comm_hook);
-	return false;
-}
-
-/* Whether micro-batches may be reduced one by one for the sake of --memory-limit: the user did not say when, and
- * nothing that was shown of the other plan would be wrong. */
-static bool may_reduce_each(const Options *o, const PipelineView *view)
-{
-	bool shows = view->stop_after || view->dump_dir || view->print_after || view->print_changed || view->check;
-	return options_many(o) && o->memory.memory_limit && !o->given.sync && !shows && !o->sharding.schedule_in
-		&& !o->graph.comm_hook && !o->precision.keep_low_precision_grads;
-}
-
-/* Plans steps that keep whole gradients over micro-batches and, where these are above --memory-limit, steps that keep
- * the reduced parts. */
-static bool build_within_limit(Variants *v, const Options *o, const PipelineView *view, Diag *d)
-{
-	Options unlimited = *o;
-	unlimited.memory.memory_limit = 0;
-	if (!pipeline_fork(v->of[VARIANT_ONLY], &unlimited, view, SYNC_LAST, shown_variant(o), v, d))
-		return false;
-	int64_t last = pipeline_memory(v, o).total;
-	if (last <= o->memory.memory_limit)
-		return true;
-	pipeline_free(v);
-	d->quiet = true; /* notes and warnings were said before */
-	bool ok = pipeline_again(view->restart, o, SYNC_EVERY, v, d);
-	d->quiet = false;
-	if (ok)
-		diag_note(d, "--sync", "every is taken, in which each micro-batch is reduced: with last, which keeps whole "
-			"gradients between them, the plan needs %lld bytes and --memory-limit is %lld", (long long)last,
-			(long long)o->memory.memory_limit);
-	return ok;
-}
-
-/* ---- --remat=auto ---- */
-
-/* Checks what is asked of the search, before a model is read. */
-static bool check_remat(const Options *o, const Search *chosen, Diag *d)
-{
-	int before = d->errors;
-	bool searches = remat_mode(o->memory.remat) == REMAT_AUTO;
-	if (o->inspection.remat_out && !searches && !chosen)
-		diag_error(d, "--remat-out", "\"%s\" is for what --remat=auto chooses: give that too", o->inspection.remat_out);
-	if (searches && (o->what.passes || o->what.stop_after))
-		diag_error(d, "--remat", "auto plans the whole program: leave out %s, or give the file that --remat-out wrote",
-			o->what.passes ? "--passes" : "--stop-after");
-	return d->errors == before;
-}
-
-/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
-static bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a,
-	Diag *d)
-{
-	Variants copy = {{NULL}};
-	bool quiet = d->quiet;
-	if (remat_mode(o->memory.remat) != REMAT_AUTO || options_infer(o))
-		return true;
-	if (!o->memory.memory_limit) {
-		diag_note(d, "--remat", "auto recomputes what --memory-limit asks for, and none is given: nothing is "
-			"recomputed");
-		o->memory.remat = "none";
-		return true;
-	}
-	d->quiet = true; /* notes were said when it was read before */
-	bool ok = load(&copy, asked, 0, a, d);
-	d->quiet = quiet;
-	if (ok)
-		o->memory.remat = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE,
-			may_reduce_each(o, view), machine, a, d);
-	return ok && o->memory.remat;
-}
-
-static bool write_remat(const Options *o, Diag *d)
-{
-	const char *path = o->inspection.remat_out;
-	if (remat_mode(o->memory.remat) != REMAT_POLICY) {
-		diag_warn(d, "--remat-out", "nothing is recomputed: \"%s\" is not written", path);
-		return true;
-	}
-	FILE *f = fopen(path, "w");
-	if (f)
-		fputs(o->memory.remat, f);
-	if (!file_flush_close(f))
-		diag_unwritten(d, path);
-	return !d->errors;
-}
-
-/* Builds the modules of a step: `only` alone, or all variants. */
-static bool build(Variants *v, const Options *o, const PipelineView *view, Diag *d)
-{
-	if (may_reduce_each(o, view))
-		return build_within_limit(v, o, view, d);
-	if (options_many(o))
-		return pipeline_fork(v->of[VARIANT_ONLY], o, view, sync_of(o), shown_variant(o), v, d);
-	return pipeline_run(v->of[VARIANT_ONLY], o, view, o->what.passes, d);
-}
-
-/* ---- several sizes ---- */
-
-/* "seq=128" or, where several dimensions have sizes, "src=128 tgt=64". */
-static const char *size_name(const Options *o, int k, Arena *a)
-{
-	const char *name = "";
-	int64_t size[SIZES_MAX];
-	for (int i = 0; i < o->graph.bind.n; i++) {
-		const char *bind = o->graph.bind.at[i];
-		if (sizes_several(bind) && sizes_of(bind, size))
-			name = arena_printf(a, "%s%s%.*s=%lld", name, *name ? " " : "", (int)strcspn(bind, "="), bind,
-				(long long)size[k]);
-	}
-	return name;
-}
-
-/* Checks one list of sizes; *n: how many the lists before it have, 1 = there was none. */
-static bool check_list(const char *bind, int *n, Diag *d)
-{
-	int64_t size[SIZES_MAX];
-	int has = sizes_of(bind, size), before = d->errors;
-	if (!has)
-		diag_error(d, "--bind", "\"%s\" is no DIM=N,N,.. of at most %d sizes", bind, SIZES_MAX);
-	for (int k = 0; k < has && d->errors == before; k++)
-		if (size[k] < 1)
-			diag_error(d, "--bind", "\"%s\": a size is at least 1", bind);
-		else if (k && size[k] == size[k - 1])
-			diag_error(d, "--bind", "\"%s\": %lld is there twice", bind, (long long)size[k]);
-		else if (k && size[k] < size[k - 1])
-			diag_error(d, "--bind", "\"%s\": sizes stand in rising order, %lld is below %lld", bind, (long long)size[k],
-				(long long)size[k - 1]);
-	if (d->errors == before && *n > 1 && has != *n)
-		diag_error(d, "--bind", "\"%s\" has %d sizes, the dimension before it %d: the k-th sizes of all of them belong "
-			"together, so give as many", bind, has, *n);
-	*n = has;
-	return d->errors == before;
-}
-
-/* The number of sizes; 0 after a message. */
-static int count_sizes(const Options *o, Diag *d)
-{
-	int n = 1, before = d->errors;
-	for (int i = 0; i < o->graph.bind.n; i++)
-		if (sizes_several(o->graph.bind.at[i]) && !check_list(o->graph.bind.at[i], &n, d))
-			return 0;
-	if (n > 1 && prints_ir(o))
-		diag_error(d, "--bind", "IR is that of one size: give this dimension one number, as %s", "--bind seq=128");
-	else if (n > 1 && options_infer(o))
-		diag_error(d, "--bind", "shardc run takes one size, that of its inputs");
-	else if (n > 1 && (o->sharding.schedule_in || o->inspection.schedule_out))
-		diag_error(d, o->sharding.schedule_in ? "--schedule-in" : "--schedule-out", "a schedule is that of one size, "
-			"and --bind gives %d", n);
-	return d->errors == before ? n : 0;
-}
-
-/* Plans the smaller sizes as the largest was, and puts all plans into one memory. */
-static bool build_sizes(Sizes *s, int n, Options *o, Arena *a, Diag *d)
-{
-	PipelineView silent = {0};
-	bool quiet = d->quiet, ok = true;
-	Module *large = s->of[0].of[VARIANT_ONLY];
-	Sync sync = s->of[0].of[VARIANT_FIRST] ? s->of[0].of[VARIANT_FIRST]->sync : SYNC_NONE;
-	if (n == 1)
-		return true;
-	s->of[n - 1] = s->of[0];
-	s->of[0] = (Variants){{NULL}};
-	s->n = n;
-	for (int k = 0; k < n; k++)
-		s->name[k] = size_name(o, k, large->arena);
-	d->quiet = true; /* notes about the largest size hold for all */
-	for (int k = 0; k < n - 1 && ok; k++) {
-		Variants *v = &s->of[k];
-		ok = load(v, o, n - 1 - k, a, d) && (sync == SYNC_NONE ? pipeline_run(v->of[VARIANT_ONLY], o, &silent, NULL, d)
-			: pipeline_fork(v->of[VARIANT_ONLY], o, &silent, sync, shown_variant(o), v, d));
-		d->quiet = quiet;
-		if (!ok)
-			diag_note(d, "--bind", "found at %s, one of %d sizes", s->name[k], n);
-		d->quiet = true;
-	}
-	d->quiet = quiet;
-	return ok && sizes_join(s, o, d);
-}
-
-static void free_sizes(Sizes *s)
-{
-	for (int k = 0; k < s->n; k++)
-		pipeline_free(&s->of[k]);
-}
-
 /* The exit status when there is no module: the input is wrong, or --check-passes found a wrong pass. */
 static int compile_status(bool ok, const CheckReport *report)
 {
@@ -774,7 +376,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			|| !check_apart(o, "--report", o->what.report, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
-	if (!check_accum(o, d) || !check_remat(o, search, d) || !ranks || !target || !predicts
+	if (!check_accum(o, d) || !choose_check(o, search, d) || !ranks || !target || !predicts
 			|| (!is_text && !join_policy(o, a, d)) || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
@@ -782,25 +384,25 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		.check = show->check_passes ? &found : NULL, .out = stdout};
 	bool ir = prints_ir(o);
 	Restart start = {.arena = a};
-	view.restart = is_plan(o) || may_reduce_each(o, &view) ? &start : NULL;
+	view.restart = is_plan(o) || build_may_reduce_each(o, &view) ? &start : NULL;
 	if (!ir && !o->what.output && !is_plan(o) && !options_infer(o)) {
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
 	}
-	int n_sizes = count_sizes(o, d);
+	int n_sizes = build_count_sizes(o, d);
 	if (!n_sizes)
 		return EXIT_INPUT;
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
 	Options asked = *o;
-	bool loaded = load(first, o, 0, a, d), planned = loaded && is_planned(first, o);
+	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, search, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
-			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && join_block(first, o, d)
-				&& choose_remat(o, &asked, &view, machine, a, d) && build(first, o, &view, d))
+			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && build_join_block(first, o, d)
+				&& choose_remat(o, &asked, &view, machine, a, d) && build_program(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
 		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
 	int status = compile_status(ok, &found);
@@ -812,7 +414,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used",
 			o->sharding.schedule_in);
 	bool runs = options_infer(o), plans = is_plan(o), measures = calibrates(o);
-	if (!status && show->remat_out && !write_remat(o, d))
+	if (!status && show->remat_out && !choose_write_remat(o, d))
 		status = EXIT_INPUT;
 	if (!status && show->schedule_out && !write_schedule(m, o, d))
 		status = EXIT_INPUT;
@@ -829,7 +431,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			&& write_report(report, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs && !measures)
 		print_hints(&all, o, &start);
-	free_sizes(&all);
+	build_free_sizes(&all);
 	return status;
 }
 
@@ -839,116 +441,6 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 	int status = compile_with(&report, o, search, a, d);
 	report_end(&report);
 	return status;
-}
-
-/* ---- --wrap=auto ---- */
-
-/* Reports what --wrap=auto cannot be given with. */
-static bool check_search(const Options *o, Diag *d)
-{
-	int before = d->errors;
-	const char *where = "--wrap";
-	if (o->command != COMMAND_COMPILE && o->command != COMMAND_PLAN)
-		diag_error(d, where, "auto chooses the units of a program or of a plan");
-	if (!o->what.machine)
-		diag_error(d, where, "auto wants --machine=FILE, for which it looks for the fastest plan: one of machines/ or "
-			"your own (docs/prediction.md)");
-	if (o->sharding.wrap.n > 1)
-		diag_error(d, where, "auto stands alone, and there are %d policies", o->sharding.wrap.n);
-	if (o->sharding.schedule_in)
-		diag_error(d, where, "auto chooses the order of collectives, and --schedule-in=%s has one",
-			o->sharding.schedule_in);
-	if (o->what.passes)
-		diag_error(d, where, "auto runs all passes, and --passes some");
-	return d->errors == before;
-}
-
-typedef struct Recomputing { Options asked; const Machine *machine; } Recomputing; /* asked: by the user */
-
-/* As --remat=auto chooses, in silence. */
-static const char *recompute(const Options *o, void *context, Arena *a)
-{
-	Recomputing *r = context;
-	Variants copy = {{NULL}};
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
-	Options asked = r->asked;
-	const char *policy = NULL;
-	if (silent.out && load(&copy, &asked, 0, a, &silent))
-		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, r->machine,
-			a, &silent);
-	if (silent.out)
-		fclose(silent.out);
-	return policy;
-}
-
-/* Finds the options that --wrap=auto stands for; NULL after messages. */
-static Search *search(const Options *given, Arena *a, Diag *d)
-{
-	Options o = *given;
-	Machine *machine = NULL;
-	Restart start = {.arena = a};
-	PipelineView silent = {.restart = &start};
-	Variants v = {0};
-	o.memory.memory_limit = 0;
-	o.sharding.wrap.n = 0;
-	if (remat_mode(o.memory.remat) == REMAT_AUTO) {
-		o.memory.remat = NULL;
-		o.given.remat = false;
-	}
-	Recomputing again = {.asked = o};
-	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
-			|| !load(&v, &o, 0, a, d))
-		return NULL;
-	Search *found = NULL;
-	again.machine = machine;
-	if (is_planned(&v, &o))
-		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
-	else if (join_block(&v, &o, d) && build(&v, &o, &silent, d)) {
-		o.memory.memory_limit = given->memory.memory_limit;
-		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, recompute, &again}, a, d);
-	}
-	pipeline_free(&v);
-	return found;
-}
-
-/* Whether an argument is one of those for which the search puts others; two words count as one. */
-static bool is_settled(int argc, char **argv, int *i)
-{
-	static const char *const options[] = {"--wrap", "--remat"};
-	for (int k = 0; k < COUNT_OF(options); k++) {
-		size_t n = strlen(options[k]);
-		if (equals(argv[*i], options[k]) && *i + 1 < argc && equals(argv[*i + 1], "auto"))
-			return ++*i;
-		if (!strncmp(argv[*i], options[k], n) && equals(argv[*i] + n, "=auto"))
-			return true;
-	}
-	return false;
-}
-
-/* Compiles as if the user had given what --wrap=auto stands for. */
-static int compile_searched(int argc, char **argv, Options *o, Arena *a, Diag *d)
-{
-	VEC(char *) args = {0};
-	Options settled = {0};
-	bool usage = false, quiet = d->quiet;
-	d->quiet = true; /* notes and warnings are said when the plan that was found is made */
-	Search *found = search(o, a, d);
-	d->quiet = quiet;
-	if (!found)
-		return EXIT_INPUT;
-	for (int i = 0; i < argc; i++)
-		if (!is_settled(argc, argv, &i))
-			vec_push(a, &args, argv[i]);
-	const char *chosen = "";
-	for (const char *const *x = search_options(found); *x; x++) {
-		vec_push(a, &args, arena_strdup(a, *x));
-		chosen = arena_printf(a, "%s %s", chosen, str_escape(a, ESCAPE_SHELL, *x));
-	}
-	if (!options_parse(args.n, args.at, &settled, a, d, &usage))
-		return usage ? EXIT_USAGE : EXIT_INPUT;
-	d->verbose = settled.inspection.verbose;
-	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
-	return compile(&settled, found, a, d);
 }
 
 /* ---- tables ---- */
@@ -1084,7 +576,11 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 		return calibrate_machine(&o, a, d);
 	if (o.command == COMMAND_PARAMS)
 		return params(&o, a, d);
-	return search_wanted(&o) ? compile_searched(argc, argv, &o, a, d) : compile(&o, NULL, a, d);
+	if (!search_wanted(&o))
+		return compile(&o, NULL, a, d);
+	Options settled = {0};
+	const Search *found = choose_units(argc, argv, &o, &settled, a, d);
+	return found ? compile(&settled, found, a, d) : EXIT_INPUT;
 }
 
 int main(int argc, char **argv)

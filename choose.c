@@ -1,0 +1,174 @@
+/* choose.c: what --remat=auto and --wrap=auto stand for. */
+#include "choose.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "build.h"
+#include "checks.h"
+#include "options.h"
+#include "passes/remat/remat.h"
+#include "predict/predict.h"
+#include "recompute.h"
+
+/* ---- --remat=auto ---- */
+
+/* Checks what is asked of the search, before a model is read. */
+bool choose_check(const Options *o, const Search *chosen, Diag *d)
+{
+	int before = d->errors;
+	bool searches = remat_mode(o->memory.remat) == REMAT_AUTO;
+	if (o->inspection.remat_out && !searches && !chosen)
+		diag_error(d, "--remat-out", "\"%s\" is for what --remat=auto chooses: give that too", o->inspection.remat_out);
+	if (searches && (o->what.passes || o->what.stop_after))
+		diag_error(d, "--remat", "auto plans the whole program: leave out %s, or give the file that --remat-out wrote",
+			o->what.passes ? "--passes" : "--stop-after");
+	return d->errors == before;
+}
+
+/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
+bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a,
+	Diag *d)
+{
+	Variants copy = {{NULL}};
+	bool quiet = d->quiet;
+	if (remat_mode(o->memory.remat) != REMAT_AUTO || options_infer(o))
+		return true;
+	if (!o->memory.memory_limit) {
+		diag_note(d, "--remat", "auto recomputes what --memory-limit asks for, and none is given: nothing is "
+			"recomputed");
+		o->memory.remat = "none";
+		return true;
+	}
+	d->quiet = true; /* notes were said when it was read before */
+	bool ok = build_load(&copy, asked, 0, a, d);
+	d->quiet = quiet;
+	if (ok)
+		o->memory.remat = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE,
+			build_may_reduce_each(o, view), machine, a, d);
+	return ok && o->memory.remat;
+}
+
+bool choose_write_remat(const Options *o, Diag *d)
+{
+	const char *path = o->inspection.remat_out;
+	if (remat_mode(o->memory.remat) != REMAT_POLICY) {
+		diag_warn(d, "--remat-out", "nothing is recomputed: \"%s\" is not written", path);
+		return true;
+	}
+	FILE *f = fopen(path, "w");
+	if (f)
+		fputs(o->memory.remat, f);
+	if (!file_flush_close(f))
+		diag_unwritten(d, path);
+	return !d->errors;
+}
+
+/* ---- --wrap=auto ---- */
+
+/* Reports what --wrap=auto cannot be given with. */
+static bool check_search(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	const char *where = "--wrap";
+	if (o->command != COMMAND_COMPILE && o->command != COMMAND_PLAN)
+		diag_error(d, where, "auto chooses the units of a program or of a plan");
+	if (!o->what.machine)
+		diag_error(d, where, "auto wants --machine=FILE, for which it looks for the fastest plan: one of machines/ or "
+			"your own (docs/prediction.md)");
+	if (o->sharding.wrap.n > 1)
+		diag_error(d, where, "auto stands alone, and there are %d policies", o->sharding.wrap.n);
+	if (o->sharding.schedule_in)
+		diag_error(d, where, "auto chooses the order of collectives, and --schedule-in=%s has one",
+			o->sharding.schedule_in);
+	if (o->what.passes)
+		diag_error(d, where, "auto runs all passes, and --passes some");
+	return d->errors == before;
+}
+
+typedef struct Recomputing { Options asked; const Machine *machine; } Recomputing; /* asked: by the user */
+
+/* As --remat=auto chooses, in silence. */
+static const char *recompute(const Options *o, void *context, Arena *a)
+{
+	Recomputing *r = context;
+	Variants copy = {{NULL}};
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Options asked = r->asked;
+	const char *policy = NULL;
+	if (silent.out && build_load(&copy, &asked, 0, a, &silent))
+		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, r->machine,
+			a, &silent);
+	if (silent.out)
+		fclose(silent.out);
+	return policy;
+}
+
+/* Finds the options that --wrap=auto stands for; NULL after messages. */
+static Search *search(const Options *given, Arena *a, Diag *d)
+{
+	Options o = *given;
+	Machine *machine = NULL;
+	Restart start = {.arena = a};
+	PipelineView silent = {.restart = &start};
+	Variants v = {0};
+	o.memory.memory_limit = 0;
+	o.sharding.wrap.n = 0;
+	if (remat_mode(o.memory.remat) == REMAT_AUTO) {
+		o.memory.remat = NULL;
+		o.given.remat = false;
+	}
+	Recomputing again = {.asked = o};
+	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
+			|| !build_load(&v, &o, 0, a, d))
+		return NULL;
+	Search *found = NULL;
+	again.machine = machine;
+	if (build_is_planned(&v, &o))
+		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
+	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d)) {
+		o.memory.memory_limit = given->memory.memory_limit;
+		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, recompute, &again}, a, d);
+	}
+	pipeline_free(&v);
+	return found;
+}
+
+/* Whether an argument is one of those for which the search puts others; two words count as one. */
+static bool is_settled(int argc, char **argv, int *i)
+{
+	static const char *const options[] = {"--wrap", "--remat"};
+	for (int k = 0; k < COUNT_OF(options); k++) {
+		size_t n = strlen(options[k]);
+		if (!strcmp(argv[*i], options[k]) && *i + 1 < argc && !strcmp(argv[*i + 1], "auto"))
+			return ++*i;
+		if (!strncmp(argv[*i], options[k], n) && !strcmp(argv[*i] + n, "=auto"))
+			return true;
+	}
+	return false;
+}
+
+const Search *choose_units(int argc, char **argv, const Options *o, Options *settled, Arena *a, Diag *d)
+{
+	VEC(char *) args = {0};
+	bool usage = false, quiet = d->quiet;
+	d->quiet = true; /* notes and warnings are said when the plan that was found is made */
+	Search *found = search(o, a, d);
+	d->quiet = quiet;
+	if (!found)
+		return NULL;
+	for (int i = 0; i < argc; i++)
+		if (!is_settled(argc, argv, &i))
+			vec_push(a, &args, argv[i]);
+	const char *chosen = "";
+	for (const char *const *x = search_options(found); *x; x++) {
+		vec_push(a, &args, arena_strdup(a, *x));
+		chosen = arena_printf(a, "%s %s", chosen, str_escape(a, ESCAPE_SHELL, *x));
+	}
+	if (!options_parse(args.n, args.at, settled, a, d, &usage))
+		return NULL;
+	d->verbose = settled->inspection.verbose;
+	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
+	return found;
+}

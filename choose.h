@@ -1,0 +1,17 @@
+/* choose.h: what --remat=auto and --wrap=auto stand for: options that a user could have given. */
+#ifndef SHARDC_CHOOSE_H
+#define SHARDC_CHOOSE_H
+
+#include "predict/search.h"
+
+/* Checks what is asked of --remat=auto, before a model is read.  chosen: NULL, or what --wrap=auto found. */
+bool choose_check(const Options *o, const Search *chosen, Diag *d);
+/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
+bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a, Diag *d);
+bool choose_write_remat(const Options *o, Diag *d); /* --remat-out */
+
+/* Sets *settled to the options of this command line with those that --wrap=auto found; NULL after messages.  o: the
+ * options as they were given. */
+const Search *choose_units(int argc, char **argv, const Options *o, Options *settled, Arena *a, Diag *d);
+
+#endif
