@@ -390,7 +390,7 @@ static void put_flags(Buf *out, const char *const *flags, int n)
 /* $(CC) FLAGS -march=$(ARCH) -I$(INCLUDE) -c -o NAME.o NAME.c */
 static void put_object(Buf *out, const CodegenTarget *o, const char *name, const char *const *flags, int n)
 {
-	buf_printf(out, "%s.o: %s.c\n\t$(CC)", name, name);
+	buf_printf(out, "%s.o: %s.c%s\n\t$(CC)", name, name, strcmp(name, "step") ? "" : " ops.h");
 	put_flags(out, flags, n);
 	if (!strcmp(name, "step"))
 		buf_printf(out, " -O%d", build_level(o));

@@ -238,7 +238,7 @@ void build_cuda_makefile(Build *b, Buf *out)
 	for (int i = 0; i < COUNT_OF(carried_libs); i++)
 		buf_printf(out, " %s", archive(b, carried_libs[i]));
 	put_flags(out, host_libs, COUNT_OF(host_libs));
-	buf_printf(out, "\nstep.o: step.cu | needs\n\t$(NVCC)");
+	buf_printf(out, "\nstep.o: step.cu ops.h | needs\n\t$(NVCC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
 	buf_printf(out, " -O%d -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu | needs\n\t$(NVCC)",
 		build_level(b->o));

@@ -191,7 +191,7 @@ static const char *number(char *out, size_t size, double ms)
 static void show_row(Arena *a, const Row *r)
 {
 	char x[32], y[32];
-	printf("  %-*.*s %12s %12s %+12.3f\n", TITLE, TITLE, str_escape(a, ESCAPE_TERMINAL, r->title),
+	printf("  %-*s %12s %12s %+12.3f\n", TITLE, str_escape(a, ESCAPE_TERMINAL, r->title),
 		number(x, sizeof(x), r->ms[0]), number(y, sizeof(y), r->ms[1]), difference(r));
 }
 

@@ -15,7 +15,7 @@
 
 #include "runtime/exec/private.h"
 
-enum { COMPUTE = RT_STREAMS, NOTHING = -1, FILE_BUFFER = 1 << 16 };
+enum { COMPUTE = RT_STREAMS, NOTHING = -1, FILE_BUFFER = 1 << 16, STAMPS_MOST = 1 << 24 };
 /* Rows of the file: computing, the streams of collectives, the host where it is apart. */
 enum { ROW_COMPUTE = 0, ROW_STREAMS = 1, ROW_HOST = ROW_STREAMS + RT_STREAMS };
 
@@ -132,8 +132,6 @@ int trace_seq(Rt *rt, int seq)
 
 void trace_transfer(Rt *rt, RtStream stream, int mark, int64_t begin, int64_t end, int64_t bytes)
 {
-	if (mark == NOTHING)
-		return;
 	Transfers *s = &rt->p->trace->stream[stream];
 	if (s->n == s->cap)
 		ice("a trace has room for %d collectives of a stream only", s->cap);
@@ -231,22 +229,26 @@ static void put_chain(const Rt *rt, FILE *f, const Chain *c, int thread)
 	}
 }
 
+/* Where the host has a part in collectives, the next one may have been taken up before that: slices are cut so that
+ * they follow each other. */
 static void put_transfers(const Rt *rt, FILE *f, int stream)
 {
 	const Trace *t = rt->p->trace;
+	int64_t free = 0;
 	for (int i = 0; i < t->stream[stream].n; i++) {
 		const Transfer *x = &t->stream[stream].at[i];
 		const Mark *m = &t->compute.at[x->mark];
 		const RtOp *op = &t->rows[m->size][m->program][m->row];
 		begin_slice(rt, f, "", op->name, op->name, word(op->name));
 		fprintf(f, "\"tid\":%d,", ROW_STREAMS + stream);
-		put_time(f, trace_ns(rt, x->begin), trace_ns(rt, x->end));
+		put_time(f, MAX(trace_ns(rt, x->begin), free), trace_ns(rt, x->end));
+		free = trace_ns(rt, x->end);
 		put_op(t, f, m, op);
 		fprintf(f, ",\"bytes\":%" PRId64 "}}", x->bytes);
 	}
 }
 
-/* Ends the recording and writes what there is. */
+/* Ends the recording and writes what there is.  An older trace stays until then. */
 static void write_trace(Rt *rt)
 {
 	Trace *t = rt->p->trace;
@@ -257,13 +259,15 @@ static void write_trace(Rt *rt)
 	}
 	t->on = false;
 	t->done = true;
+	struct stat st;
+	bool older = !fstat(fileno(f), &st) && S_ISREG(st.st_mode) && st.st_size && ftruncate(fileno(f), 0);
 	put_head(rt, f);
 	put_chain(rt, f, &t->compute, ROW_COMPUTE);
 	put_chain(rt, f, &t->host, ROW_HOST);
 	for (int i = 0; i < RT_STREAMS; i++)
 		put_transfers(rt, f, i);
 	fputs("\n]}\n", f);
-	t->failed = fflush(f) || ferror(f);
+	t->failed = fflush(f) || ferror(f) || older;
 	trace_stamps_close(rt);
 }
 
@@ -332,12 +336,14 @@ static bool open_file(Trace *t, Arena *a, Diag *d)
 		diag_error(d, t->path, "is there and is no trace: it is not replaced; give --trace another path, or remove it");
 		return false;
 	}
-	int fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+	int fd = open(t->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
 	t->file = fd >= 0 ? fdopen(fd, "w") : NULL;
 	if (!t->file) {
-		diag_error(d, t->path, "%s", strerror(errno));
+		diag_error(d, t->path, "%s", errno == ENXIO ? "this is a pipe that nobody reads, or a socket: start its reader "
+			"first, or name a file" : strerror(errno));
 		return false;
 	}
+	fcntl(fd, F_SETFL, 0); /* opening does not wait, writing does */
 	setvbuf(t->file, NEW_N(a, char, FILE_BUFFER), _IOFBF, FILE_BUFFER);
 	return true;
 }
@@ -388,8 +394,9 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
 	t->rows = arena_alloc(a, (size_t)MAX(rt->model->n_sizes, 1) * sizeof(*t->rows));
 	Room room = room_of(rt, t);
 	int64_t marks = steps * room.marks, stamps = marks + 2 * RT_STREAMS * steps * room.transfers;
-	if (stamps > INT32_MAX / 2) {
-		diag_error(d, rt->p->options->program, "--trace-steps: %" PRId64 " steps are more than it holds", steps);
+	if (stamps > STAMPS_MOST) {
+		diag_error(d, rt->p->options->program, "--trace-steps: %" PRId64 " steps are more than a trace of this program "
+			"holds, %" PRId64, steps, STAMPS_MOST / (stamps / steps));
 		return false;
 	}
 	t->compute = (Chain){NEW_N(a, Mark, marks), 0, (int)marks};

@@ -428,9 +428,11 @@ static bool log_is_no_input(const Session *s, Diag *d)
 	for (int k = 0; k < COUNT_OF(sets); k++)
 		for (int i = 0; i < sets[k]->n_columns; i++)
 			same = same || is_same_file(s->o.log, sets[k]->columns[i].path);
-	if (same)
-		diag_error(d, s->o.log, "is read by this run: it is not replaced; give --log another path");
-	return !same;
+	bool traces = is_same_file(s->o.log, s->o.trace);
+	if (same || traces)
+		diag_error(d, s->o.log, "is %s by this run: it is not replaced; give --log another path",
+			same ? "read" : "written with --trace");
+	return !same && !traces;
 }
 
 static bool open_log(Run *run)
@@ -473,7 +475,7 @@ static int train_all(Run *run)
 	if (code)
 		return code;
 	idle_warn(s, true);
-	if (!session_load(s, NULL) || session_folder(s) || !open_log(run) || !open_trace(run))
+	if (!session_load(s, NULL) || session_folder(s) || !open_trace(run) || !open_log(run))
 		return EXIT_INPUT;
 	if (!run->has_parent)
 		signals_catch_stops(true);

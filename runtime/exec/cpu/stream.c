@@ -74,7 +74,8 @@ static void run_first(Stream *s)
 	const Streams *all = s->rt->p->streams;
 	const Task *t = first_task(s);
 	double begin = now_ms();
-	int64_t stamp = trace_stamp(s->rt, (int)s->id), *bytes = &s->counts[t->row->kind].bytes, before = *bytes;
+	int64_t stamp = t->mark < 0 ? 0 : trace_stamp(s->rt, (int)s->id);
+	int64_t *bytes = &s->counts[t->row->kind].bytes, before = *bytes;
 	int n = collective_parts(s->rt, t->row);
 	progress_enter(all->progress, (int)s->id, t->seq);
 	if (hook_takes(s->rt, t->row)) {
@@ -90,7 +91,8 @@ static void run_first(Stream *s)
 	s->published = false;
 	s->counts[t->row->kind].n++;
 	progress_end(all->progress, (int)s->id);
-	trace_transfer(s->rt, s->id, t->mark, stamp, trace_stamp(s->rt, (int)s->id), *bytes - before);
+	if (t->mark >= 0)
+		trace_transfer(s->rt, s->id, t->mark, stamp, trace_stamp(s->rt, (int)s->id), *bytes - before);
 	s->ms += now_ms() - begin;
 	wait_post(&s->ended);
 }
@@ -166,7 +168,7 @@ void streams_sync_begin(Rt *rt, int seq)
 	Streams *all = rt->p->streams;
 	all->sync_began = now_ms();
 	all->sync_mark = trace_seq(rt, seq);
-	all->sync_stamp = trace_stamp(rt, RT_STREAM_SYNC);
+	all->sync_stamp = all->sync_mark < 0 ? 0 : trace_stamp(rt, RT_STREAM_SYNC);
 	progress_enter(all->progress, RT_STREAM_SYNC, seq);
 }
 
@@ -176,7 +178,8 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	Stream *s = &all->stream[RT_STREAM_SYNC];
 	double ms = now_ms() - all->sync_began;
 	progress_end(all->progress, RT_STREAM_SYNC);
-	trace_transfer(rt, RT_STREAM_SYNC, all->sync_mark, all->sync_stamp, trace_stamp(rt, RT_STREAM_SYNC), bytes);
+	if (all->sync_mark >= 0)
+		trace_transfer(rt, RT_STREAM_SYNC, all->sync_mark, all->sync_stamp, trace_stamp(rt, RT_STREAM_SYNC), bytes);
 	s->counts[kind].n++;
 	s->counts[kind].bytes += bytes;
 	s->ms += ms;
