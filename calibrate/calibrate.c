@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -30,6 +31,26 @@ typedef struct Calibration {
 	Arena *a;
 	Diag *d;
 } Calibration;
+
+/* ---- signals: the temporary folder is removed before the process ends ---- */
+
+static volatile sig_atomic_t stopped; /* the signal that came */
+
+static void stop(int signal_number)
+{
+	stopped = signal_number;
+}
+
+static void catch_signals(void)
+{
+	static const int of[] = {SIGINT, SIGTERM, SIGHUP};
+	struct sigaction action = {.sa_handler = stop};
+	for (int i = 0; i < COUNT_OF(of); i++) {
+		struct sigaction before;
+		if (!sigaction(of[i], NULL, &before) && before.sa_handler != SIG_IGN)
+			sigaction(of[i], &action, NULL);
+	}
+}
 
 /* ---- running programs ---- */
 
@@ -59,9 +80,12 @@ static int spawn(char *const *argv, const char *log)
 			execvp(argv[0], argv);
 		_exit(127);
 	}
-	while (child > 0 && waitpid(child, &status, 0) < 0)
+	while (child > 0 && waitpid(child, &status, 0) < 0) {
 		if (errno != EINTR)
 			return -1;
+		if (stopped)
+			kill(child, SIGTERM);
+	}
 	return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
@@ -80,8 +104,12 @@ static bool run_once(Calibration *c, const char *program, const char *trace, con
 	if (!samples_write(m, c->dir, layout.ranks, &argv, c->a, c->d))
 		return false;
 	vec_push(c->a, &argv, NULL);
-	if (!spawn(argv.at, log))
+	if (!stopped && !spawn(argv.at, log) && !stopped)
 		return true;
+	if (stopped) {
+		diag_error(c->d, "shardc calibrate", "stopped by signal %d", (int)stopped);
+		return false;
+	}
 	diag_error(c->d, m->name, "its program did not run on %d ranks of %d threads: %s", layout.ranks, layout.threads,
 		last_line(log, c->a));
 	return false;
@@ -220,6 +248,7 @@ int calibrate(const Sizes *model, const Options *o, const CodegenTarget *target,
 		status = EXIT_RUN;
 	} else {
 		c.dir = dir;
+		catch_signals();
 		status = measure_all(&c, model, o);
 		spawn((char *[]){"rm", "-rf", dir, NULL}, NULL);
 	}
