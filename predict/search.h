@@ -24,8 +24,8 @@ typedef struct SearchFrom {
 	SearchRecompute *recompute;
 	void *context;               /* of recompute */
 } SearchFrom;
-/* NULL after messages: no plan can be made, or none is within --memory-limit.  Where none fits the memory of the machine
- * alone, it finds the smallest and says so.  The result lives in the arena. */
+/* NULL after messages: no plan can be made, or none is within --memory-limit.  Where none fits the memory of the
+ * machine alone, it finds the smallest and says so.  The result lives in the arena. */
 Search *search_run(const SearchFrom *from, Arena *a, Diag *d);
 /* The options that the search chose, as a user gives them ("--wrap=blocks:2"); NULL ends them. */
 const char *const *search_options(const Search *s);
