@@ -65,6 +65,48 @@ bool choose_write_remat(const Options *o, Diag *d)
 	return !d->errors;
 }
 
+/* ---- planning from the model, in silence ---- */
+
+static const char *recompute(const Options *o, void *context, Arena *a)
+{
+	const ChooseAgain *c = context;
+	Variants copy = {{NULL}};
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Options asked = c->asked;
+	const char *policy = NULL;
+	if (silent.out && build_load(&copy, &asked, 0, a, &silent))
+		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, c->machine,
+			a, &silent);
+	if (silent.out)
+		fclose(silent.out);
+	return policy;
+}
+
+static int64_t memory(const Options *o, void *context)
+{
+	const ChooseAgain *c = context;
+	PipelineView view = {0};
+	Variants v = {{NULL}};
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Arena *a = arena_new();
+	Options asked = c->asked, planned = *o;
+	int64_t bytes = -1;
+	asked.graph.bind = o->graph.bind;
+	if (silent.out && build_load(&v, &asked, 0, a, &silent) && build_join_block(&v, &planned, &silent)
+			&& build_program(&v, &planned, &view, &silent))
+		bytes = pipeline_memory(&v, &planned).total;
+	pipeline_free(&v);
+	if (silent.out)
+		fclose(silent.out);
+	arena_free(a);
+	return bytes;
+}
+
+PlanAgain choose_again(ChooseAgain *context)
+{
+	return (PlanAgain){recompute, memory, context};
+}
+
 /* ---- --wrap=auto ---- */
 
 /* Reports what --wrap=auto cannot be given with. */
@@ -87,24 +129,6 @@ static bool check_search(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-typedef struct Recomputing { Options asked; const Machine *machine; } Recomputing; /* asked: by the user */
-
-/* As --remat=auto chooses, in silence. */
-static const char *recompute(const Options *o, void *context, Arena *a)
-{
-	Recomputing *r = context;
-	Variants copy = {{NULL}};
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
-	Options asked = r->asked;
-	const char *policy = NULL;
-	if (silent.out && build_load(&copy, &asked, 0, a, &silent))
-		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, r->machine,
-			a, &silent);
-	if (silent.out)
-		fclose(silent.out);
-	return policy;
-}
-
 /* Finds the options that --wrap=auto stands for; NULL after messages. */
 static Search *search(const Options *given, Arena *a, Diag *d)
 {
@@ -119,17 +143,18 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 		o.memory.remat = NULL;
 		o.given.remat = false;
 	}
-	Recomputing again = {.asked = o};
+	ChooseAgain context = {.asked = o};
 	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
 			|| !build_load(&v, &o, 0, a, d))
 		return NULL;
 	Search *found = NULL;
-	again.machine = machine;
+	context.machine = machine;
+	PlanAgain again = choose_again(&context);
 	if (build_is_planned(&v, &o))
 		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
 	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d)) {
 		o.memory.memory_limit = given->memory.memory_limit;
-		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, recompute, &again}, a, d);
+		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, &again}, a, d);
 	}
 	pipeline_free(&v);
 	return found;

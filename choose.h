@@ -10,6 +10,11 @@ bool choose_check(const Options *o, const Search *chosen, Diag *d);
 bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a, Diag *d);
 bool choose_write_remat(const Options *o, Diag *d); /* --remat-out */
 
+/* How to plan from the model again.  asked: the options as they were when it was read; both live as long as the plans
+ * are made. */
+typedef struct ChooseAgain { Options asked; const Machine *machine; } ChooseAgain;
+PlanAgain choose_again(ChooseAgain *context);
+
 /* Sets *settled to the options of this command line with those that --wrap=auto found; NULL after messages.  o: the
  * options as they were given. */
 const Search *choose_units(int argc, char **argv, const Options *o, Options *settled, Arena *a, Diag *d);

@@ -151,7 +151,7 @@ static CodegenPlan describe_plan(Module *m, const Sizes *s, const Options *o, Ar
 /* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
  * messages. */
 static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Search *search,
-	const Restart *start, Arena *a, Diag *d)
+	const Restart *start, const PlanAgain *again, Arena *a, Diag *d)
 {
 	const CodegenPlan plan = describe_plan(m, s, o, a);
 	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_asks(o, start, d)))
@@ -159,7 +159,7 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 	if (search)
 		(o->what.format == FORMAT_JSON ? search_json : search_text)(stdout, search);
-	return !machine || predict_show(stdout, s, start, machine, o, d);
+	return !machine || predict_show(stdout, &(PredictOf){s, start, machine, again}, o, d);
 }
 
 /* Writes the page of --report; false after messages. */
@@ -395,6 +395,8 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
 	Options asked = *o;
+	ChooseAgain context = {asked, machine};
+	PlanAgain again = choose_again(&context);
 	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
@@ -427,7 +429,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs && !measures)
-		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, a, d)
+		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, &again, a, d)
 			&& write_report(report, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs && !measures)
 		print_hints(&all, o, &start);

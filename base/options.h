@@ -15,7 +15,7 @@
 #include "base/options.def"
 
 typedef enum Command { COMMAND_COMPILE, COMMAND_PLAN, COMMAND_RUN, COMMAND_PARAMS, COMMAND_INIT,
-	COMMAND_CALIBRATE }  Command;
+	COMMAND_CALIBRATE } Command;
 
 typedef const char *OptionText;
 enum { OPTION_LIST_MAX = 64 };

@@ -9,6 +9,8 @@
 #include "passes/changes.h"
 #include "predict/private.h"
 
+#define MIB ((int64_t)1 << 20)
+
 typedef struct Alternative {
 	const char *option;
 	int64_t bytes;
@@ -19,7 +21,7 @@ typedef struct Asking {
 	const Restart *start;
 	const Machine *m;
 	Arena *a;
-	Alternative at[CHANGES + 3]; /* this plan, each change, twice and half the ranks */
+	Alternative at[CHANGES + 5]; /* this plan, each change, two of --remat=auto, twice and half the ranks */
 	int n;
 } Asking;
 
@@ -60,6 +62,28 @@ static void add_world(Asking *all, const Options *o, Sync sync, int64_t world)
 		add(all, arena_printf(all->a, "--world=%" PRId64, world), &changed, sync);
 }
 
+/* What recomputing less than blocks costs and frees: up to a third, and two thirds, of what --remat=block frees. */
+static void add_recomputing(Asking *all, const PredictOf *of, const Options *o, Sync sync)
+{
+	const Alternative *block = NULL;
+	for (int i = 1; i < all->n; i++)
+		block = strcmp(all->at[i].option, change_info[CHANGE_REMAT_BLOCK].option) ? block : &all->at[i];
+	if (!of->again || !block)
+		return;
+	int64_t most = all->at[0].bytes, least = block->bytes;
+	for (int part = 1; part <= 2 && least < most; part++) {
+		Options changed = *o;
+		changed.memory.memory_limit = (most - (most - least) / 3 * part) / MIB * MIB;
+		changed.memory.remat = "auto";
+		const char *policy = of->again->recompute(&changed, of->again->context, all->a);
+		const char *option = arena_printf(all->a, "--remat=auto --memory-limit=%" PRId64 "M",
+			changed.memory.memory_limit / MIB);
+		changed.memory.remat = policy;
+		if (policy && *policy == '{')
+			add(all, option, &changed, sync);
+	}
+}
+
 static int faster(const void *x, const void *y)
 {
 	const Alternative *a = x, *b = y;
@@ -95,9 +119,10 @@ static void json_rows(FILE *f, const Alternative *at, int n, const Machine *m)
 	fputs(n ? "\n  ],\n" : "],\n", f);
 }
 
-void alternatives_show(FILE *f, const Restart *start, const Variants *v, const Options *o, const Machine *m)
+void alternatives_show(FILE *f, const PredictOf *of, const Variants *v, const Options *o)
 {
-	Asking all = {.start = start, .m = m, .a = arena_new()};
+	const Machine *m = of->machine;
+	Asking all = {.start = of->start, .m = m, .a = arena_new()};
 	Sync sync = v->of[VARIANT_ONLY]->sync;
 	int64_t world = MAX(o->sharding.world, 1);
 	add(&all, "(this plan)", o, sync);
@@ -108,6 +133,8 @@ void alternatives_show(FILE *f, const Restart *start, const Variants *v, const O
 		add(&all, change_info[k].option, &changed, then);
 	}
 	if (all.n)
+		add_recomputing(&all, of, o, sync);
+	if (all.n)
 		add_world(&all, o, sync, 2 * world);
 	if (all.n && world % 2 == 0)
 		add_world(&all, o, sync, world / 2);
@@ -117,5 +144,6 @@ void alternatives_show(FILE *f, const Restart *start, const Variants *v, const O
 		json_rows(f, all.at, all.n, m);
 	else if (all.n)
 		text_rows(f, all.at, all.n, &now, m);
+	largest_show(f, of, o);
 	arena_free(all.a);
 }

@@ -136,8 +136,10 @@ void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Option
 	arena_free(a);
 }
 
-bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d)
+bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 {
+	const Sizes *program = of->program;
+	const Machine *m = of->machine;
 	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
 	const SimulateOptions *how = predict_how(v, o, m, a);
@@ -147,7 +149,7 @@ bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Mac
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
 	if (o->what.ask)
-		alternatives_show(f, start, v, o, m);
+		alternatives_show(f, of, v, o);
 	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], program, o->what.trace, d);
 	arena_free(a);
 	return ok;

@@ -13,10 +13,27 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
 bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
 /* Whether what --ask asks can be planned; false after a message. */
 bool predict_asks(const Options *o, const Restart *start, Diag *d);
+
+/* What the caller does to plan from the model itself, in silence. */
+typedef struct PlanAgain {
+	/* Chooses recomputation for a plan with these options, as --remat=auto does within their --memory-limit: a policy
+	 * of pass remat in the arena; NULL: there is none. */
+	const char *(*recompute)(const Options *o, void *context, Arena *a);
+	/* Bytes that a rank needs when the model is read and planned with these options; -1: they are refused. */
+	int64_t (*memory)(const Options *o, void *context);
+	void *context;
+} PlanAgain;
+
+/* A program at PLAN, and how to plan it with other options. */
+typedef struct PredictOf {
+	const Sizes *program;
+	const Restart *start;   /* where planning begins again */
+	const Machine *machine;
+	const PlanAgain *again; /* NULL: --ask does not plan from the model */
+} PredictOf;
 /* Prints the prediction of the program's largest size in the format of o and, with --ask, that of other plans, and
- * writes --trace; false after messages.  start: where planning begins again.  In JSON these are members of the plan's
- * object, each ended by ",\n". */
-bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d);
+ * writes --trace; false after messages.  In JSON these are members of the plan's object, each ended by ",\n". */
+bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d);
 /* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
 void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);
 

@@ -353,7 +353,7 @@ static void recompute_less(Search *s)
 	Options o = options_of(s, s->best);
 	o.memory.remat = "auto";
 	o.memory.memory_limit = s->limit;
-	const char *found = s->from->recompute(&o, s->from->context, s->a);
+	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
 	if (!found || *found != '{')
 		return;
 	char *policy = arena_strdup(s->a, found);

@@ -7,22 +7,18 @@
 #define SHARDC_SEARCH_H
 
 #include "passes/passes.h"
-#include "predict/machine.h"
+#include "predict/predict.h"
 
 typedef struct Search Search;
 
 /* Whether the options leave the units to the search; such options reach no pass. */
 bool search_wanted(const Options *o);
-/* Chooses recomputation for a plan with these options, as --remat=auto does: a policy of pass remat in the arena; NULL:
- * there is none within their --memory-limit. */
-typedef const char *SearchRecompute(const Options *o, void *context, Arena *a);
 typedef struct SearchFrom {
 	const Restart *start;
 	const Options *options;      /* --wrap is empty */
 	Sync sync;
 	const Machine *machine;
-	SearchRecompute *recompute;
-	void *context;               /* of recompute */
+	const PlanAgain *again;
 } SearchFrom;
 /* NULL after messages: no plan can be made, or none is within --memory-limit.  Where none fits the memory of the
  * machine alone, it finds the smallest and says so.  The result lives in the arena. */

@@ -124,7 +124,7 @@ static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
 	fputs("\"plan\": ", f);
 	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
 	if (of->machine)
-		predict_show(f, of->program, of->start, of->machine, &json, d);
+		predict_show(f, &(PredictOf){of->program, of->start, of->machine, NULL}, &json, d);
 	codegen_hints_json(f, NULL, 0);
 	fputs(",\n", f);
 }
