@@ -212,6 +212,14 @@ static bool write_policy(const Module *m, bool planned, const Options *o, Diag *
 	return !d->errors;
 }
 
+/* Writes what the plan chose to the files that were asked for; false after messages. */
+static bool write_choices(Module *m, bool planned, const Options *o, Diag *d)
+{
+	const InspectionOptions *to = &o->inspection;
+	return (!to->remat_out || choose_write_remat(o, d)) && (!to->schedule_out || write_schedule(m, o, d))
+		&& (!to->policy_out || write_policy(m, planned, o, d));
+}
+
 /* Notes that 16-bit products are slow on a processor without instructions for them.  Every GPU that is an --arch
  * has them. */
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
@@ -394,8 +402,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		return EXIT_INPUT;
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
-	Options asked = *o;
-	ChooseAgain context = {asked, machine};
+	ChooseAgain context = {*o, machine};
 	PlanAgain again = choose_again(&context);
 	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
@@ -404,7 +411,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && build_join_block(first, o, d)
-				&& choose_remat(o, &asked, &view, machine, a, d) && build_program(first, o, &view, d))
+				&& choose_remat(o, &context.asked, &view, machine, a, d) && build_program(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
 		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
 	int status = compile_status(ok, &found);
@@ -416,11 +423,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used",
 			o->sharding.schedule_in);
 	bool runs = options_infer(o), plans = is_plan(o), measures = calibrates(o);
-	if (!status && show->remat_out && !choose_write_remat(o, d))
-		status = EXIT_INPUT;
-	if (!status && show->schedule_out && !write_schedule(m, o, d))
-		status = EXIT_INPUT;
-	if (!status && show->policy_out && !write_policy(m, planned, o, d))
+	if (!status && !write_choices(m, planned, o, d))
 		status = EXIT_INPUT;
 	if (!status && ir)
 		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;

@@ -1,5 +1,5 @@
-/* predict/largest.c: `shardc plan --machine --ask`: the largest batch, and the largest of each other dim that --bind gives
- * a size, with which a rank has enough memory.
+/* predict/largest.c: `shardc plan --machine --ask`: the largest batch, and the largest of each other dim that --bind
+ * gives a size, with which a rank has enough memory.
  *
  * Each dim grows alone, with all other options as they are.  The model is read and planned for each size that is tried,
  * so the memory is that of the plan by hand. */
