@@ -23,6 +23,23 @@ bool check_sent(const Options *o, Diag *d)
 	return wide;
 }
 
+/* bf16 and f16 as --comm-hook name no hook: they mean --reduce-dtype, and become it. */
+bool check_half_hook(Options *o, Diag *d)
+{
+	const char *text = o->graph.comm_hook, *asked = dtype_info[o->precision.reduce_dtype].text;
+	DType half = !text ? DT_F32 : !strcmp(text, "bf16") ? DT_BF16 : !strcmp(text, "f16") ? DT_F16 : DT_F32;
+	if (half == DT_F32)
+		return true;
+	if (o->given.reduce_dtype && o->precision.reduce_dtype != half) {
+		diag_error(d, "--comm-hook", "%s sends gradients as %s, and --reduce-dtype=%s as %s: give one of them",
+			text, text, asked, asked);
+		return false;
+	}
+	o->precision.reduce_dtype = half;
+	o->graph.comm_hook = NULL;
+	return true;
+}
+
 /* A program may replace an older program, but no other file that somebody may miss. */
 bool check_output(const char *path, Diag *d)
 {

@@ -12,6 +12,7 @@ bool check_target(const Options *o, Diag *d);   /* options that belong to the ot
 bool check_compiler(const Options *o, Diag *d); /* a compiler or runtime that is missing */
 bool check_ranks(const Options *o, Diag *d);    /* the number of ranks for which a plan is requested */
 bool check_accum(const Options *o, Diag *d);    /* options of several micro-batches where a step has one */
+bool check_half_hook(Options *o, Diag *d);      /* bf16 and f16 as --comm-hook, which become --reduce-dtype */
 /* Other dtypes than f32 for what a hook gets, and a hook where the reduced gradient must be added up. */
 bool check_sent(const Options *o, Diag *d);
 bool check_hook(const Options *o, const Hook *hook, Diag *d);

@@ -129,6 +129,16 @@ static bool check_search(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
+/* Whether the time of the plan without a choice is predicted; what keeps it from that is in every other plan too. */
+static bool is_predicted(const Variants *v, const Options *o, Arena *a, Diag *d)
+{
+	const Module *m = v->of[VARIANT_ONLY];
+	LayoutModel layout = memory_layout(m, a);
+	LayoutRank who;
+	memory_describe(&layout, &who, m, o);
+	return predict_accepts(m, &layout, d);
+}
+
 /* Finds the options that --wrap=auto stands for; NULL after messages. */
 static Search *search(const Options *given, Arena *a, Diag *d)
 {
@@ -143,8 +153,10 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 		o.memory.remat = NULL;
 		o.given.remat = false;
 	}
+	if (!check_search(given, d) || !check_half_hook(&o, d))
+		return NULL;
 	ChooseAgain context = {.asked = o};
-	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
+	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
 			|| !build_load(&v, &o, 0, a, d))
 		return NULL;
 	Search *found = NULL;
@@ -152,7 +164,7 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	PlanAgain again = choose_again(&context);
 	if (build_is_planned(&v, &o))
 		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
-	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d)) {
+	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d) && is_predicted(&v, &o, a, d)) {
 		o.memory.memory_limit = given->memory.memory_limit;
 		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, &again}, a, d);
 	}
@@ -191,8 +203,13 @@ const Search *choose_units(int argc, char **argv, const Options *o, Options *set
 		vec_push(a, &args, arena_strdup(a, *x));
 		chosen = arena_printf(a, "%s %s", chosen, str_escape(a, ESCAPE_SHELL, *x));
 	}
-	if (!options_parse(args.n, args.at, settled, a, d, &usage))
+	d->quiet = true; /* what options of --config are replaced was said when they were read */
+	bool parsed = options_parse(args.n, args.at, settled, a, d, &usage);
+	d->quiet = quiet;
+	if (!parsed)
 		return NULL;
+	if (remat_mode(settled->memory.remat) == REMAT_AUTO) /* of a --config file */
+		settled->memory.remat = "none";
 	d->verbose = settled->inspection.verbose;
 	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
 	return found;

@@ -34,25 +34,15 @@ static bool equals(const char *a, const char *b)
 	return a && !strcmp(a, b);
 }
 
-/* bf16 and f16 mean --reduce-dtype.  Other hooks are compiled once here, so that nothing is written for a wrong
- * one. */
+/* Hooks of files are compiled once here, so that nothing is written for a wrong one. */
 static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 {
-	const char *text = o->graph.comm_hook, *asked = dtype_info[o->precision.reduce_dtype].text;
-	DType half = equals(text, "bf16") ? DT_BF16 : equals(text, "f16") ? DT_F16 : DT_F32;
 	*hook = (Hook){0};
+	if (!check_half_hook(o, d))
+		return false;
+	const char *text = o->graph.comm_hook;
 	if (!text)
 		return true;
-	if (half != DT_F32 && o->given.reduce_dtype && o->precision.reduce_dtype != half) {
-		diag_error(d, "--comm-hook", "%s sends gradients as %s, and --reduce-dtype=%s as %s: give one of them",
-			text, text, asked, asked);
-		return false;
-	}
-	if (half != DT_F32) {
-		o->precision.reduce_dtype = half;
-		o->graph.comm_hook = NULL; /* it names a dtype, not a hook */
-		return true;
-	}
 	if (options_cuda(o)) {
 		diag_error(d, "--comm-hook", "a C function cannot reduce what lies in a GPU: refused with --target=cuda, but "
 			"for bf16 and f16");

@@ -365,6 +365,16 @@ static void recompute_less(Search *s)
 		descend(s, x);
 }
 
+/* Leaves out choices of the best plan that do nothing for it, as one does that helped before another was made. */
+static void simplify(Search *s)
+{
+	for (int k = KNOBS - 1; k > KNOB_REMAT; k--) {
+		const Trial *x = s->best->pick[k] ? with(s, s->best, k, 0) : NULL;
+		if (x && !x->refused && x->over == s->best->over && x->seconds <= s->best->seconds && x->bytes <= s->best->bytes)
+			s->best = x;
+	}
+}
+
 Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 {
 	const Options *o = from->options;
@@ -380,6 +390,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 		return NULL;
 	}
 	recompute_less(s);
+	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->seconds);
 	if (o->memory.memory_limit && s->best->over) {
