@@ -45,7 +45,8 @@ typedef char Text[96];
 /* `count` products of [m,k] and [n,k]; forward transposes one operand, backward none and the other. */
 static void product(Writer *w, int64_t m, int64_t n, int64_t k, int64_t count)
 {
-	Text a, b, y, name, by = "";
+	Text a, b, y, name;
+	char by[32] = "";
 	if (count > 1)
 		TEXT_OF(by, "%" PRId64 ",", count);
 	TEXT_OF(a, "f32[%s%" PRId64 ",%" PRId64 "]", by, m, k);
