@@ -46,7 +46,7 @@ typedef char Text[96];
 static void product(Writer *w, int64_t m, int64_t n, int64_t k, int64_t count)
 {
 	Text a, b, y, name;
-	char by[24] = "";
+	char by[32] = "";
 	if (count > 1)
 		TEXT_OF(by, "%" PRId64 ",", count);
 	TEXT_OF(a, "f32[%s%" PRId64 ",%" PRId64 "]", by, m, k);

@@ -294,8 +294,13 @@ bool trace_close(Rt *rt, Diag *d)
 	Trace *t = rt->p->trace;
 	if (!t)
 		return true;
-	if (!t->done)
+	bool began = t->done || t->on;
+	if (!t->done && t->on)
 		write_trace(rt);
+	else if (!began)
+		trace_stamps_close(rt);
+	if (!began && !rt->p->world.rank)
+		diag_warn(d, t->path, "no step is traced: the run has ended before step %" PRId64 ", the first one to trace", t->first);
 	rt->p->trace = NULL;
 	bool ok = !fclose(t->file) && !t->failed;
 	if (!ok)
@@ -306,13 +311,13 @@ bool trace_close(Rt *rt, Diag *d)
 /* ---- before the first step ---- */
 
 /* Every rank writes a file of its own: t.json, t.rank1.json, .. */
-static const char *path_of(const Rt *rt, Arena *a)
+const char *trace_path(const Rt *rt, int rank, Arena *a)
 {
 	const char *path = rt->p->options->trace, *end = strrchr(path, '.');
 	int stem = (int)(end && !strchr(end, '/') ? end - path : (long)strlen(path));
-	if (!rt->p->world.rank)
+	if (!rank)
 		return path;
-	return arena_printf(a, "%.*s.rank%d%s", stem, path, rt->p->world.rank, path + stem);
+	return arena_printf(a, "%.*s.rank%d%s", stem, path, rank, path + stem);
 }
 
 /* Only an older trace, or an empty file, is replaced. */
@@ -390,7 +395,7 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
 	Arena *a = rt->p->arena;
 	int64_t steps = last - first + 1;
 	Trace *t = NEW(a, Trace);
-	*t = (Trace){.first = first, .last = last, .step = first - 1, .path = path_of(rt, a)};
+	*t = (Trace){.first = first, .last = last, .step = first - 1, .path = trace_path(rt, rt->p->world.rank, a)};
 	t->rows = arena_alloc(a, (size_t)MAX(rt->model->n_sizes, 1) * sizeof(*t->rows));
 	Room room = room_of(rt, t);
 	int64_t marks = steps * room.marks, stamps = marks + 2 * RT_STREAMS * steps * room.transfers;

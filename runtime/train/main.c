@@ -428,7 +428,9 @@ static bool log_is_no_input(const Session *s, Diag *d)
 	for (int k = 0; k < COUNT_OF(sets); k++)
 		for (int i = 0; i < sets[k]->n_columns; i++)
 			same = same || is_same_file(s->o.log, sets[k]->columns[i].path);
-	bool traces = is_same_file(s->o.log, s->o.trace);
+	bool traces = false;
+	for (int rank = 0; s->o.trace && rank < MAX(s->p.world.size, 1); rank++)
+		traces = traces || is_same_file(s->o.log, trace_path(&s->rt, rank, s->p.arena));
 	if (same || traces)
 		diag_error(d, s->o.log, "is %s by this run: it is not replaced; give --log another path",
 			same ? "read" : "written with --trace");
