@@ -404,7 +404,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && build_join_block(first, o, d)
 				&& choose_remat(o, &asked, &view, machine, a, d) && build_program(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
-		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
+		&& report_accepts(report, &all, o, d);
 	int status = compile_status(ok, &found);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", found.checked);

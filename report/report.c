@@ -108,7 +108,7 @@ static void put_prediction(FILE *f, const ReportOf *of, const Options *o, Arena 
 	if (!trace)
 		ice("a predicted trace is no JSON");
 	fputs("\"predicted\": ", f);
-	report_put_trace(f, trace, of->v->of[VARIANT_ONLY], a);
+	report_put_trace(f, trace, of->program, a);
 	fputs(",\n", f);
 	json_decref(trace);
 	free(text);
@@ -143,7 +143,7 @@ static void put_data(FILE *f, const Report *r, const ReportOf *of, const Options
 		put_prediction(f, of, o, a);
 	if (r->trace) {
 		fputs("\"measured\": ", f);
-		report_put_trace(f, r->trace, m, a);
+		report_put_trace(f, r->trace, of->program, a);
 		fputs(",\n", f);
 	}
 	put_log(f, r->log, a);

@@ -300,7 +300,8 @@ bool trace_close(Rt *rt, Diag *d)
 	else if (!began)
 		trace_stamps_close(rt);
 	if (!began && !rt->p->world.rank)
-		diag_warn(d, t->path, "no step is traced: the run has ended before step %" PRId64 ", the first one to trace", t->first);
+		diag_warn(d, t->path, "no step is traced: the run has ended before step %" PRId64 ", the first one to trace",
+			t->first);
 	rt->p->trace = NULL;
 	bool ok = !fclose(t->file) && !t->failed;
 	if (!ok)
