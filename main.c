@@ -373,7 +373,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
 			|| !check_apart(o, "--policy-out", show->policy_out, d)
 			|| !check_apart(o, "--remat-out", show->remat_out, d)
-			|| !check_apart(o, "--report", o->what.report, d) || !reads)
+			|| !check_apart(o, "--report", o->what.report, d) || !check_apart(o, "--trace", o->what.trace, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
 	if (!check_accum(o, d) || !choose_check(o, search, d) || !ranks || !target || !predicts

@@ -45,6 +45,8 @@ bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
 	*r = (Report){0};
 	if (w->report && !is_page(w->report))
 		diag_error(d, "--report", "\"%s\" does not end in .html: a report is a page", w->report);
+	else if (w->report && w->trace && !strcmp(w->report, w->trace))
+		diag_error(d, "--report", "\"%s\" is where --trace writes, too: give another path", w->report);
 	else if (w->report)
 		may_replace(w->report, d);
 	if (!w->report && w->report_log)
