@@ -227,7 +227,7 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d);
 const char *trace_path(const Rt *rt, int rank, Arena *a); /* the file of a rank, with --trace */
 /* The step of this number, from 1, begins: recording begins with `first`, and the file is written when the step after
  * `last` begins, or by trace_close.  The latter warns where no step was recorded, which leaves an older file as it is,
- * and returns false after messages if the file was not written completely.  Both do nothing where there is no trace. */
+ * and returns false after messages if the file was not written completely; both do nothing where there is no trace. */
 void trace_step(Rt *rt, int64_t step);
 bool trace_close(Rt *rt, Diag *d);
 void trace_host(Rt *rt, TraceHost what); /* from here to the next op or call */
