@@ -59,7 +59,8 @@ bool check_output(const char *path, Diag *d)
 /* Checks that a file to be written is none that this command reads. */
 bool check_apart(const Options *o, const char *option, const char *path, Diag *d)
 {
-	const struct { const char *path, *what; } read[] = {{o->input, "the model"}, {o->what.machine, "the machine file"}};
+	const struct { const char *path, *what; } read[] = {{o->input, "the model"}, {o->what.machine, "the machine file"},
+		{o->what.report_log, "the log of --report-log"}, {o->what.report_trace, "the trace of --report-trace"}};
 	struct stat in, out;
 	for (int i = 0; i < COUNT_OF(read); i++)
 		if (path && read[i].path && !stat(read[i].path, &in) && !stat(path, &out) && in.st_dev == out.st_dev

@@ -371,7 +371,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
 			|| !check_apart(o, "--policy-out", show->policy_out, d)
 			|| !check_apart(o, "--remat-out", show->remat_out, d)
-			|| !check_apart(o, "--report", o->what.report, d) || !reads)
+			|| !check_apart(o, "--report", o->what.report, d) || !check_apart(o, "--trace", o->what.trace, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
 	if (!check_accum(o, d) || !choose_check(o, search, d) || !ranks || !target || !predicts
@@ -403,7 +403,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && build_join_block(first, o, d)
 				&& choose_remat(o, &context.asked, &view, machine, a, d) && build_program(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
-		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
+		&& report_accepts(report, &all, o, d);
 	int status = compile_status(ok, &found);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", found.checked);

@@ -55,18 +55,21 @@ static double of_latency(const MeasuredKernel *k)
 	return k->work.class == COST_LOOP ? 1 / k->row.seconds : 0;
 }
 
-/* The best row among those of one rank that has all cores. */
+/* The best row among those of at most a rank for each core.  Where other programs take turns on a core, threads of one
+ * rank wait for each other, and its rows are below those of separate ranks.  What ranks compute counts together, but
+ * not what they move: they share the memory, and may not move at the same time. */
 static Number best(const Fit *f, Measure *measure)
 {
-	const MeasuredKernel *found = NULL;
+	Number found = {0, ""};
 	for (int i = 0; i < f->all->kernels.n; i++) {
 		const MeasuredKernel *k = &f->all->kernels.at[i];
-		bool here = k->row.layout.ranks == 1 && k->row.layout.threads == f->all->cores;
-		if (here && measure(k) > (found ? measure(found) : 0))
-			found = k;
+		MachineLayout l = k->row.layout;
+		double x = measure(k) * (measure == of_memory || measure == of_latency ? 1 : l.ranks);
+		if (l.ranks * l.threads <= f->all->cores && x > found.value)
+			found = (Number){x, arena_printf(f->a, "measured by shardc calibrate on %d rank%s of %d thread%s: %s",
+				l.ranks, l.ranks == 1 ? "" : "s", l.threads, l.threads == 1 ? "" : "s", k->row.op)};
 	}
-	const char *text = found ? arena_printf(f->a, "measured by shardc calibrate: %s", found->row.op) : "";
-	return (Number){found ? measure(found) : 0, text};
+	return found;
 }
 
 static void set(Fit *f, MachineNumber n, double value, const char *source)

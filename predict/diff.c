@@ -1,8 +1,9 @@
 /* predict/diff.c: `shardc trace diff`: where two traces of one program differ most.
  *
  * Compared are times of a step: of the step, of each class of what computes or waits, of each op, and of each
- * collective on its stream.  A trace of several steps counts with their mean.  Evaluations and what the host does
- * between ops are no part of a step. */
+ * collective on its stream.  A trace of several steps counts with their mean, that of an op of a program of several
+ * sizes over the steps of its size; steps of sizes that one trace lacks are left out of the step and the classes.
+ * Evaluations and what the host does between ops are no part of a step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +23,8 @@ typedef struct Reading {
 	json_t *root;
 	const char *kind, *program;
 	int64_t world, threads, steps;
+	Map *steps_of;       /* size -> int64_t *: its steps; empty where the program has one */
+	int64_t compared;    /* steps of sizes that both have */
 	Arena *a;
 	Diag *d;
 } Reading;
@@ -90,6 +93,44 @@ static void add(const Reading *r, Rows *rows, int which, const char *key, const 
 	row->ms[which] = (isnan(row->ms[which]) ? 0 : row->ms[which]) + ms;
 }
 
+static const char *size_of(const json_t *args)
+{
+	const char *size = json_string_value(json_object_get(args, "size"));
+	return size ? size : "";
+}
+
+/* Each step has one size. */
+static void count_steps(Reading *r)
+{
+	Map *seen = map_new(r->a);
+	size_t i;
+	json_t *e;
+	json_array_foreach(json_object_get(r->root, "traceEvents"), i, e) {
+		const json_t *args = json_object_get(e, "args"), *step = json_object_get(args, "step");
+		const char *program = json_string_value(json_object_get(args, "program")), *size = size_of(args);
+		if (!*size || !json_is_integer(step) || (program && !strcmp(program, "eval")))
+			continue;
+		const char *key = arena_printf(r->a, "%s %lld", size, (long long)json_integer_value(step));
+		if (map_get(seen, key))
+			continue;
+		map_put(seen, key, r);
+		int64_t *n = map_get(r->steps_of, size);
+		if (!n)
+			map_put(r->steps_of, arena_strdup(r->a, size), n = NEW(r->a, int64_t));
+		++*n;
+	}
+}
+
+static void count_compared(Reading *r, const Reading *other)
+{
+	r->compared = map_count(r->steps_of) ? 0 : r->steps;
+	for (int i = 0; i < map_count(r->steps_of); i++) {
+		const char *size = map_key(r->steps_of, i);
+		if (map_get(other->steps_of, size))
+			r->compared += *(int64_t *)map_get(r->steps_of, size);
+	}
+}
+
 /* A slice of computing, of a wait or of a collective. */
 static void add_slice(Diff *diff, int which, const json_t *e, const char *where)
 {
@@ -104,19 +145,23 @@ static void add_slice(Diff *diff, int which, const json_t *e, const char *where)
 		return;
 	const char *program = text(r, args, at, "program");
 	int64_t number = whole(r, args, at, thread ? "seq" : "op", 0);
-	const char *size = json_is_string(json_object_get(args, "size")) ? text(r, args, at, "size") : "";
-	double ms = json_number_value(dur) / 1e3 / (double)MAX(r->steps, 1);
+	const char *size = size_of(args);
+	const int64_t *of_size = map_get(r->steps_of, size);
+	bool compared = !of_size || map_get(diff->of[!which].steps_of, size);
+	double ms = json_number_value(dur) / 1e3, mean = ms / (double)(of_size ? *of_size : r->steps);
 	const char *key = arena_printf(r->a, "%s %s %" PRId64, size, program, number);
 	const char *title = arena_printf(r->a, "%s%s%s %" PRId64 "  %s", size, *size ? " " : "", program, number, name);
 	if (!strcmp(program, "eval"))
 		return;
 	if (thread) {
-		add(r, &diff->collectives, which, key, title, ms);
+		add(r, &diff->collectives, which, key, title, mean);
 		return;
 	}
-	add(r, &diff->ops, which, key, title, ms);
-	add(r, &diff->classes, which, cat, cat, ms);
-	diff->step.ms[which] += ms;
+	add(r, &diff->ops, which, key, title, mean);
+	if (!compared)
+		return;
+	add(r, &diff->classes, which, cat, cat, ms / (double)MAX(r->compared, 1));
+	diff->step.ms[which] += ms / (double)MAX(r->compared, 1);
 }
 
 static void add_trace(Diff *diff, int which)
@@ -143,8 +188,8 @@ static bool comparable(const Diff *diff)
 		diag_error(b->d, b->path, "is of %lld rank%s, and %s of %lld: trace as many", (long long)b->world,
 			b->world == 1 ? "" : "s", a->path, (long long)a->world);
 	if (b->d->errors == before && a->threads != b->threads)
-		diag_note(b->d, b->path, "is of %lld threads a rank, and %s of %lld", (long long)b->threads, a->path,
-			(long long)a->threads);
+		diag_note(b->d, b->path, "is of %lld thread%s a rank, and %s of %lld", (long long)b->threads,
+			b->threads == 1 ? "" : "s", a->path, (long long)a->threads);
 	return b->d->errors == before;
 }
 
@@ -209,9 +254,14 @@ static void show_rows(Arena *a, const Rows *rows, const char *title, int64_t top
 
 static void show(Arena *a, const Diff *diff, int64_t top)
 {
-	for (int k = 0; k < 2; k++)
-		printf("%c: %s, %s, %" PRId64 " step%s\n", "AB"[k], str_escape(a, ESCAPE_TERMINAL, diff->of[k].path),
-			str_escape(a, ESCAPE_TERMINAL, diff->of[k].kind), diff->of[k].steps, diff->of[k].steps == 1 ? "" : "s");
+	for (int k = 0; k < 2; k++) {
+		const Reading *r = &diff->of[k];
+		printf("%c: %s, %s, %" PRId64 " step%s", "AB"[k], str_escape(a, ESCAPE_TERMINAL, r->path),
+			str_escape(a, ESCAPE_TERMINAL, r->kind), r->steps, r->steps == 1 ? "" : "s");
+		if (r->compared != r->steps)
+			printf(", %" PRId64 " of sizes that %c has", r->compared, "BA"[k]);
+		putchar('\n');
+	}
 	printf("  %-*s %12s %12s %12s\n", TITLE, "milliseconds of a step", "A", "B", "B - A");
 	show_row(a, &diff->step);
 	show_rows(a, &diff->classes, "by class", INT32_MAX);
@@ -269,10 +319,14 @@ int trace_main(int argc, char **argv, Diag *d)
 	Diff diff = {.step = {"step", {0, 0}}, .classes = {map_new(a)}, .ops = {map_new(a)}, .collectives = {map_new(a)}};
 	bool ok = true;
 	for (int k = 0; k < 2; k++) {
-		diff.of[k] = (Reading){.path = path[k], .a = a, .d = d};
+		diff.of[k] = (Reading){.path = path[k], .steps_of = map_new(a), .a = a, .d = d};
 		ok = read_trace(&diff.of[k]) && ok;
 	}
 	ok = ok && comparable(&diff);
+	for (int k = 0; k < 2 && ok; k++)
+		count_steps(&diff.of[k]);
+	for (int k = 0; k < 2 && ok; k++)
+		count_compared(&diff.of[k], &diff.of[!k]);
 	for (int k = 0; k < 2 && ok; k++)
 		add_trace(&diff, k);
 	ok = ok && !d->errors && share_ops(&diff);

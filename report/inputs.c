@@ -103,11 +103,18 @@ json_t *report_read_trace(const char *path, Arena *a, Diag *d)
 typedef struct Step {
 	const Op **op; int n;
 	int *of_seq, n_seqs;     /* -1: no collective has this number */
+	const char *size;        /* of several the largest, which the page is about; NULL where there is one */
 } Step;
 
-static Step step_of(const Module *m, Arena *a)
+static const Module *shown(const Sizes *program)
 {
-	Step s = {0};
+	return program->of[program->n - 1].of[VARIANT_ONLY];
+}
+
+static Step step_of(const Sizes *program, Arena *a)
+{
+	Step s = {.size = program->name[program->n - 1]};
+	const Module *m = shown(program);
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)
 			s.n++;
@@ -163,16 +170,19 @@ static Mark mark_of(const char *kind)
 	return MARK_OP;
 }
 
-/* Slices of evaluations, and of steps of several micro-batches, are of programs with other names. */
+/* Slices of evaluations, and of steps of several micro-batches, are of programs with other names; ops of another size
+ * have other numbers. */
 static TraceSlice slice_of(const json_t *event, const Step *s)
 {
 	const json_t *args = json_object_get(event, "args"), *program = json_object_get(args, "program");
+	const json_t *size = json_object_get(args, "size");
 	TraceSlice t = {.mark = MARK_NONE, .op = -1, .kind = json_string_value(json_object_get(event, "cat")),
 		.name = json_string_value(json_object_get(event, "name")),
 		.stream = whole(number_of(event, "tid", -1), 64), .step = whole(number_of(args, "step", 0), INT32_MAX),
 		.begin = number_of(event, "ts", -1), .duration = number_of(event, "dur", -1)};
 	int seq = whole(number_of(args, "seq", -1), s->n_seqs);
-	if (!is_text(json_object_get(event, "ph"), "X") || (program && !is_text(program, "step")) || !t.kind)
+	if (!is_text(json_object_get(event, "ph"), "X") || (program && !is_text(program, "step")) || !t.kind
+		|| (size && s->size && !is_text(size, s->size)))
 		return t;
 	t.mark = mark_of(t.kind);
 	if (t.mark == MARK_HOST)
@@ -195,10 +205,10 @@ static bool is_of_program(const TraceSlice *t, const Step *s)
 }
 
 /* Whether each slice is of an op that the program has at its number; false after a message. */
-static bool check_slices(const Report *r, const Module *m, const char *path, Arena *a, Diag *d)
+static bool check_slices(const Report *r, const Sizes *program, const char *path, Arena *a, Diag *d)
 {
 	const json_t *events = json_object_get(r->trace, "traceEvents"), *event;
-	Step s = step_of(m, a);
+	Step s = step_of(program, a);
 	size_t i, slices = 0;
 	json_array_foreach(events, i, event) {
 		TraceSlice t = slice_of(event, &s);
@@ -220,12 +230,14 @@ static bool check_slices(const Report *r, const Module *m, const char *path, Are
 		return false;
 	}
 	if (!slices)
-		diag_error(d, member(path, "traceEvents", a), "has no slice of a step of one micro-batch");
+		diag_error(d, member(path, "traceEvents", a), "has no slice of a step of one micro-batch%s%s",
+			s.size ? " and of the largest size, " : "", s.size ? str_escape(a, ESCAPE_TERMINAL, s.size) : "");
 	return slices;
 }
 
-bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
+bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d)
 {
+	const Module *m = shown(program);
 	const json_t *about = json_object_get(r->trace, "otherData");
 	const char *model = json_string_value(json_object_get(about, "model")), *path = o->what.report_trace;
 	if (!r->trace)
@@ -237,19 +249,19 @@ bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
 		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
 			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
 	else
-		ok = check_slices(r, m, path, a, d);
+		ok = check_slices(r, program, path, a, d);
 	if (ok && traced != world)
 		diag_warn(d, path, "is of %lld ranks, and the plan of %lld (--world)", (long long)traced, (long long)world);
 	arena_free(a);
 	return ok;
 }
 
-void report_put_trace(FILE *f, json_t *trace, const Module *m, Arena *a)
+void report_put_trace(FILE *f, json_t *trace, const Sizes *program, Arena *a)
 {
 	const json_t *about = json_object_get(trace, "otherData"), *event;
 	const char *kind = json_string_value(json_object_get(about, "kind"));
 	const char *machine = json_string_value(json_object_get(about, "machine"));
-	Step s = step_of(m, a);
+	Step s = step_of(program, a);
 	size_t i;
 	int n = 0;
 	fprintf(f, "{\"kind\": \"%s\", \"machine\": \"%s\", \"world\": %.0f, \"rank\": %.0f, \"slices\": [",

@@ -15,8 +15,9 @@ extern const char *const report_columns[REPORT_COLUMNS]; /* "step", "loss" */
 json_t *report_read_trace(const char *path, Arena *a, Diag *d);
 /* Puts {"kind", "machine", "world", "rank", "slices": [[stream, begin, duration, op, mark, step], ..]}.  Times are in
  * microseconds.  op: a number as in Slice.  mark: 0 the op, 1 a wait for it, 2 its issue; 3 what the host does, with
- * op -1 and its name behind the step.  The trace must be one of m. */
-void report_put_trace(FILE *f, json_t *trace, const Module *m, Arena *a);
+ * op -1 and its name behind the step.  The trace must be one of the program; of several sizes the
+ * largest is shown. */
+void report_put_trace(FILE *f, json_t *trace, const Sizes *program, Arena *a);
 
 /* ---- rows.c: the program as rows ---- */
 

@@ -45,6 +45,8 @@ bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
 	*r = (Report){0};
 	if (w->report && !is_page(w->report))
 		diag_error(d, "--report", "\"%s\" does not end in .html: a report is a page", w->report);
+	else if (w->report && w->trace && !strcmp(w->report, w->trace))
+		diag_error(d, "--report", "\"%s\" is where --trace writes, too: give another path", w->report);
 	else if (w->report)
 		may_replace(w->report, d);
 	if (!w->report && w->report_log)
@@ -108,7 +110,7 @@ static void put_prediction(FILE *f, const ReportOf *of, const Options *o, Arena 
 	if (!trace)
 		ice("a predicted trace is no JSON");
 	fputs("\"predicted\": ", f);
-	report_put_trace(f, trace, of->v->of[VARIANT_ONLY], a);
+	report_put_trace(f, trace, of->program, a);
 	fputs(",\n", f);
 	json_decref(trace);
 	free(text);
@@ -143,7 +145,7 @@ static void put_data(FILE *f, const Report *r, const ReportOf *of, const Options
 		put_prediction(f, of, o, a);
 	if (r->trace) {
 		fputs("\"measured\": ", f);
-		report_put_trace(f, r->trace, m, a);
+		report_put_trace(f, r->trace, of->program, a);
 		fputs(",\n", f);
 	}
 	put_log(f, r->log, a);

@@ -30,8 +30,8 @@ typedef struct ReportOf {
 	const Machine *machine;    /* NULL: nothing is predicted */
 	const Restart *start;
 } ReportOf;
-/* Whether the trace is one of this program; false after a message. */
-bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d);
+/* Whether the trace is one of this program, with a step of its largest size; false after a message. */
+bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d);
 /* Writes the page.  False after messages; then there is no page, or the old one. */
 bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d);
 

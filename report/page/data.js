@@ -42,7 +42,7 @@ function readTrace(trace) {
 		of.streams[stream].push({begin, end: begin + duration, op: ops[op] || null, mark: MARKS[mark], name});
 		of.begin = Math.min(of.begin, begin);
 		of.end = Math.max(of.end, begin + duration);
-		of.n++;
+		of.n += MARKS[mark] !== "host";
 	}
 	for (const of of steps.values()) {
 		for (const slice of of.streams.flat()) {
@@ -52,7 +52,9 @@ function readTrace(trace) {
 		of.streams.forEach(slices => slices.sort((a, b) => a.begin - b.begin));
 		of.seconds = of.end - of.begin;
 	}
-	return {kind: trace.kind, machine: trace.machine, steps: [...steps.values()].sort((a, b) => a.step - b.step)};
+	// Of a step that runs another size of the program there is only what the host does.
+	const shown = [...steps.values()].filter(of => of.n);
+	return {kind: trace.kind, machine: trace.machine, steps: shown.sort((a, b) => a.step - b.step)};
 }
 
 const predicted = readTrace(data.predicted), measured = readTrace(data.measured);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -350,6 +351,9 @@ static bool open_file(Trace *t, Arena *a, Diag *d)
 		return false;
 	}
 	fcntl(fd, F_SETFL, 0); /* opening does not wait, writing does */
+	struct stat st;
+	if (!fstat(fd, &st) && S_ISFIFO(st.st_mode))
+		signal(SIGPIPE, SIG_IGN); /* a reader that ends early does not end the training */
 	setvbuf(t->file, NEW_N(a, char, FILE_BUFFER), _IOFBF, FILE_BUFFER);
 	return true;
 }

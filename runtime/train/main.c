@@ -455,6 +455,8 @@ static bool open_trace(Run *run)
 	const OptionRANGE wanted = o->text[OPT_trace_steps] ? o->trace_steps : (OptionRANGE){3, 7};
 	int64_t n = o->steps - s->first_step;
 	Held held;
+	if (o->trace && n < 1 && session_is_first(s))
+		diag_warn(s->d, "--trace", "no step is traced: none is left to train");
 	if (!o->trace || n < 1)
 		return true;
 	Diag *d = agree_begin(&held, s->d);

@@ -211,18 +211,21 @@ static OnnxText *ranges(void)
 	return m;
 }
 
-/* Rows of a small table are the scores of classes. */
-static OnnxText *lookup(void)
+/* Rows of a small table are the scores of classes; shape: that of the ids. */
+static OnnxText *lookup_of(const char *shape)
 {
 	OnnxText *m = model_new();
 	m->opset = plain.opset;
 	m->ir_version = plain.ir_version;
-	model_input(m, "x", 7, "N");
+	model_input(m, "x", 7, shape);
 	model_floats(m, "table.weight", "5,3", 7, ramp);
 	model_op(m, "/table/Gather", "Gather", "table.weight,x", "y");
 	model_output(m, "y");
 	return m;
 }
+
+static OnnxText *lookup(void) { return lookup_of("N"); }
+static OnnxText *lookup_texts(void) { return lookup_of("N,T"); }
 
 static OnnxText *short_initializer(void)
 {
@@ -273,7 +276,7 @@ static const Model models[] = {
 	MODEL(external_missing), MODEL(external_absolute), MODEL(external_leaves), MODEL(external_folder),
 	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
 	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss), MODEL(ranges),
-	MODEL(lookup),
+	MODEL(lookup), MODEL(lookup_texts),
 };
 
 /* ---- the commands ---- */
