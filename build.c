@@ -174,7 +174,8 @@ bool build_sizes(Sizes *s, int n, Options *o, Arena *a, Diag *d)
 	d->quiet = true; /* notes about the largest size hold for all */
 	for (int k = 0; k < n - 1 && ok; k++) {
 		Variants *v = &s->of[k];
-		ok = build_load(v, o, n - 1 - k, a, d) && (sync == SYNC_NONE ? pipeline_run(v->of[VARIANT_ONLY], o, &silent, NULL, d)
+		ok = build_load(v, o, n - 1 - k, a, d) && (sync == SYNC_NONE
+			? pipeline_run(v->of[VARIANT_ONLY], o, &silent, NULL, d)
 			: pipeline_fork(v->of[VARIANT_ONLY], o, &silent, sync, shown_variant(o), v, d));
 		d->quiet = quiet;
 		if (!ok)

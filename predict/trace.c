@@ -43,8 +43,8 @@ void timeline_put(FILE *f, const Timeline *t, const Sizes *program)
 		"\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
 		", predicted\"}}",
-		start, str_escape(a, ESCAPE_JSON, t->m->name), ir_program_hash(program), t->who.world, t->who.rank, t->layout.threads,
-		str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
+		start, str_escape(a, ESCAPE_JSON, t->m->name), ir_program_hash(program), t->who.world, t->who.rank,
+		t->layout.threads, str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
 		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
 			"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
