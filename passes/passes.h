@@ -224,6 +224,9 @@ int inplace_operand(const Op *op, int result, int from); /* next operand, from `
  * before it is overwritten. */
 bool inplace_agrees(Value *x, Value *y);
 
+/* schedule/schedule.c: puts zero_gaps of each flat gradient in front of the first op that writes into it.  Call it when
+ * collects have moved: a value that was read behind its collect, and is no longer, lives in the flat gradient. */
+void schedule_gaps(Module *m, Arena *a);
 /* schedule/reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);
 

@@ -370,9 +370,9 @@ static void simplify(Search *s)
 {
 	for (int k = KNOBS - 1; k > KNOB_REMAT; k--) {
 		const Trial *x = s->best->pick[k] ? with(s, s->best, k, 0) : NULL;
-		if (x && !x->refused && x->over == s->best->over && x->seconds <= s->best->seconds
-				&& x->bytes <= s->best->bytes)
-			s->best = x;
+		bool worse = !x || x->refused || x->over != s->best->over || x->seconds > s->best->seconds
+			|| x->bytes > s->best->bytes;
+		s->best = worse ? s->best : x;
 	}
 }
 

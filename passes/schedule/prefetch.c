@@ -195,6 +195,7 @@ static void reduce_behind_reshards(Prefetch *p)
 		for (int k = 0; k < COUNT_OF(chain); k++)
 			put_next(p->m, chain[k], &at);
 	}
+	schedule_gaps(p->m, p->a);
 }
 
 /* Moves each wait behind the issue of the next unit's reduce. */

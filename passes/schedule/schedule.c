@@ -172,7 +172,7 @@ static void put_gaps_before(Module *m, Op **zero, const Unit *u, Op *op)
 /* The gaps of a flat gradient are zeroed in front of the first op that writes into it; if only copies will, which
  * pass memory inserts, in front of its collect.  An op may write into several flats: a norm's weight and bias may
  * have different owners. */
-static void settle_gaps(Module *m, Arena *a)
+void schedule_gaps(Module *m, Arena *a)
 {
 	Buffers *b = buffers_find(m, false, a);
 	Op **zero = NEW_N(a, Op *, m->n_units);
@@ -205,7 +205,7 @@ bool pass_schedule(Module *m, const Options *o, Diag *d)
 	}
 	number_all(m);
 	settle_collects(m, a);
-	settle_gaps(m, a);
+	schedule_gaps(m, a);
 	arena_free(a);
 	return true;
 }
