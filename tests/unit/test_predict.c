@@ -312,7 +312,7 @@ static void only_measured(void)
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(s.m, section, op) {
 			Work w = cost_of(op, &s.plan.who);
-			const char *name = ir_signature(op, s.a), *key = arena_printf(s.a, "1x1 %s", name);
+			const char *name = cost_signature(op, &w, s.a), *key = arena_printf(s.a, "1x1 %s", name);
 			MachineKernel *row = map_get(m.by_op, key);
 			if (w.class == COST_NONE || w.class == COST_COLLECTIVE)
 				continue;
