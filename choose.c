@@ -166,7 +166,15 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
 	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d) && is_predicted(&v, &o, a, d)) {
 		o.memory.memory_limit = given->memory.memory_limit;
-		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, &again}, a, d);
+		SearchFrom from = {&start, &o, sync_of(&o), machine, &again};
+		Diag unsaid = {.out = fopen("/dev/null", "w"), .quiet = true};
+		bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST && unsaid.out;
+		found = search_run(&from, a, may_each ? &unsaid : d);
+		from.sync = may_each ? SYNC_EVERY : from.sync; /* as the build does where whole gradients do not fit */
+		if (!found && may_each)
+			found = search_run(&from, a, d);
+		if (unsaid.out)
+			fclose(unsaid.out);
 	}
 	pipeline_free(&v);
 	return found;
