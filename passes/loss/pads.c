@@ -98,8 +98,8 @@ static void set_by_role(Module *m, Symbol *s, const Role *r)
 	int64_t ignored = r->label ? attr_get_int(r->label->attrs, "ignore_index", -100) : 0;
 	if (r->label && r->index && (ignored < 0 || ignored >= r->rows))
 		s->pad_why = arena_printf(a, "its numbers are labels, which are ignored where they are %" PRId64 ", and ids by "
-			"which node \"%s\" looks rows up, which has none of that number; make the labels an input of their own, or give "
-			"--pad %s=ID, whose labels count then", ignored, r->index->loc->node, s->name);
+			"which node \"%s\" looks rows up, which has none of that number; make the labels an input of their own, or "
+			"give --pad %s=ID, whose labels count then", ignored, r->index->loc->node, s->name);
 	else if (r->label)
 		set(m, s, (double)ignored,
 			arena_printf(a, "ignore_index of the cross-entropy of node \"%s\"", r->label->loc->node));
