@@ -85,7 +85,8 @@ static void compute(Simulation *s, const Op *op)
 	Work w = cost_of(op, &t->who);
 	if (w.class == COST_NONE)
 		return;
-	CostTime alone = cost_seconds(s->o->machine, op, &w, t->layout, s->o->tf32);
+	CostTime alone = cost_seconds(s->o->machine, op, &w, t->running, s->o->tf32);
+	alone.seconds *= t->turns;
 	double begin = s->now;
 	s->now = end_of(s, alone.seconds);
 	t->computing += s->now - begin;
@@ -342,6 +343,9 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 		.layout = {(int)ceil_div(o->plan->who.world, hosts), MAX(o->threads, 1)}};
 	if (o->machine->cuda)
 		t->layout = (MachineLayout){1, 1};
+	int cores = o->machine->cuda ? 1 : MAX((int)o->machine->of[MACHINE_RANKS], 1);
+	t->running = (MachineLayout){MIN(t->layout.ranks, MAX(cores / t->layout.threads, 1)), t->layout.threads};
+	t->turns = (double)t->layout.ranks / t->running.ranks;
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)

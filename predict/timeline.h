@@ -55,6 +55,8 @@ typedef struct Timeline {
 	const Machine *machine;
 	LayoutRank who;
 	MachineLayout layout;
+	MachineLayout running;  /* CPU: those of it that run at a time, since there are no more cores */
+	double turns;           /* how many times as long computing takes since ranks take turns on cores; 1: they do not */
 	bool threads;           /* CPU: collectives run beside computing */
 	Slice *slice; int n_slices;
 	Transfer **transfer; int n_transfers;
