@@ -71,14 +71,12 @@ static const char *recompute(const Options *o, void *context, Arena *a)
 {
 	const ChooseAgain *c = context;
 	Variants copy = {{NULL}};
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Diag silent = {.silent = true};
 	Options asked = c->asked;
 	const char *policy = NULL;
-	if (silent.out && build_load(&copy, &asked, 0, a, &silent))
+	if (build_load(&copy, &asked, 0, a, &silent))
 		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, c->machine,
 			a, &silent);
-	if (silent.out)
-		fclose(silent.out);
 	return policy;
 }
 
@@ -87,17 +85,15 @@ static int64_t memory(const Options *o, void *context)
 	const ChooseAgain *c = context;
 	PipelineView view = {0};
 	Variants v = {{NULL}};
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Diag silent = {.silent = true};
 	Arena *a = arena_new();
 	Options asked = c->asked, planned = *o;
 	int64_t bytes = -1;
 	asked.graph.bind = o->graph.bind;
-	if (silent.out && build_load(&v, &asked, 0, a, &silent) && build_join_block(&v, &planned, &silent)
+	if (build_load(&v, &asked, 0, a, &silent) && build_join_block(&v, &planned, &silent)
 			&& build_program(&v, &planned, &view, &silent))
 		bytes = pipeline_memory(&v, &planned).total;
 	pipeline_free(&v);
-	if (silent.out)
-		fclose(silent.out);
 	arena_free(a);
 	return bytes;
 }
@@ -167,14 +163,12 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d) && is_predicted(&v, &o, a, d)) {
 		o.memory.memory_limit = given->memory.memory_limit;
 		SearchFrom from = {&start, &o, sync_of(&o), machine, &again};
-		Diag unsaid = {.out = fopen("/dev/null", "w"), .quiet = true};
-		bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST && unsaid.out;
+		Diag unsaid = {.silent = true};
+		bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST;
 		found = search_run(&from, a, may_each ? &unsaid : d);
 		from.sync = may_each ? SYNC_EVERY : from.sync; /* as the build does where whole gradients do not fit */
 		if (!found && may_each)
 			found = search_run(&from, a, d);
-		if (unsaid.out)
-			fclose(unsaid.out);
 	}
 	pipeline_free(&v);
 	return found;
@@ -219,6 +213,9 @@ const Search *choose_units(int argc, char **argv, const Options *o, Options *set
 	if (remat_mode(settled->memory.remat) == REMAT_AUTO) /* of a --config file */
 		settled->memory.remat = "none";
 	d->verbose = settled->inspection.verbose;
+	if (search_over(found))
+		diag_warn(d, "--wrap", "no plan that auto tried fits a rank of %s: the smallest needs %lld bytes more",
+			o->what.machine, (long long)search_over(found));
 	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
 	return found;
 }

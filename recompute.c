@@ -428,20 +428,18 @@ const char *recompute_choose(Module *m, const Options *o, Sync sync, bool may_ea
 	Diag *d)
 {
 	Options plain = *o;
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Diag silent = {.silent = true};
 	PipelineView view = {.stop_after = pass_info[pass_index("remat") - 1].name};
 	Search s = {.a = arena_new(), .o = &plain, .sync = sync, .machine = machine, .d = d};
 	const char *policy = "none"; /* the build says what is wrong with the model */
 	plain.memory.remat = NULL;
 	plain.sharding.schedule_in = NULL;
-	if (silent.out && pipeline_run(m, &plain, &view, NULL, &silent) && m->level == LEVEL_TRAIN) {
+	if (pipeline_run(m, &plain, &view, NULL, &silent) && m->level == LEVEL_TRAIN) {
 		s.start = (Restart){s.a, m->file ? m->file : m->name, ir_text(m, s.a), passes_behind(s.a)};
 		begin(&s, m);
 		policy = search(&s, may_each);
 		policy = policy ? arena_strdup(a, policy) : NULL;
 	}
-	if (silent.out)
-		fclose(silent.out);
 	ir_module_free(m);
 	arena_free(s.a);
 	return policy;

@@ -160,6 +160,7 @@ typedef struct Diag {
 	bool full;     /* an output could not be written because its device is full or broken (diag_unwritten) */
 	bool verbose;  /* diag_info prints */
 	bool quiet;    /* prints only errors and their notes; the rest was said before */
+	bool silent;   /* prints nothing; errors are counted */
 	const char *prefix; /* printed before `where`: "[rank 3/8] "; NULL: nothing */
 } Diag;
 

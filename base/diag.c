@@ -29,6 +29,8 @@ static void put_shown(Buf *out, char *text)
 static void print_message(Diag *d, const char *where, const char *kind, const char *fmt, va_list ap)
 {
 	va_list again;
+	if (d->silent)
+		return;
 	va_copy(again, ap);
 	int n = vsnprintf(NULL, 0, fmt, again);
 	va_end(again);
@@ -47,7 +49,7 @@ void diag_error(Diag *d, const char *where, const char *fmt, ...)
 {
 	int limit = d->max_errors ? d->max_errors : 50;
 	if (++d->errors > limit) {
-		if (d->errors == limit + 1)
+		if (d->errors == limit + 1 && !d->silent)
 			fprintf(d->out ? d->out : stderr, "%s: note: more errors follow; the first %d are shown\n",
 				where, limit);
 		return;

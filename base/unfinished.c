@@ -153,3 +153,17 @@ void unfinished_end(int mark, bool ok)
 	unblock(old);
 	errno = error;
 }
+
+bool unfinished_write(const char *path, UnfinishedPut *put, const void *context, Diag *d)
+{
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path);
+	FILE *f = fopen(temp, "w");
+	if (f)
+		put(f, context);
+	bool ok = file_flush_close(f) && unfinished_move(temp, path);
+	if (!ok)
+		diag_unwritten(d, path);
+	unfinished_end(mark, ok);
+	return ok;
+}

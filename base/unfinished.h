@@ -19,6 +19,9 @@ int unfinished_begin(void);
  * unfinished_folder also makes a folder of that name; NULL if that fails. */
 const char *unfinished_file(const char *path);
 const char *unfinished_folder(const char *path);
+/* Makes the file `path` of what `put` writes of `context`; false after a message, and what was there stays. */
+typedef void UnfinishedPut(FILE *f, const void *context);
+bool unfinished_write(const char *path, UnfinishedPut *put, const void *context, Diag *d);
 /* Lists a path that is about to be made; a folder must be listed before paths in it. */
 void unfinished_add(const char *path);
 /* Renames temp to path and syncs the folder of path; what was listed is listed under the new name. */

@@ -164,8 +164,9 @@ static void put_rows(const Fit *f, FILE *out)
 	fprintf(out, "\n  ]\n}\n");
 }
 
-static void put_file(const Fit *f, FILE *out)
+static void put_file(FILE *out, const void *context)
 {
+	const Fit *f = context;
 	fprintf(out, "{\n  \"name\": \"%s\",\n  \"device\": \"cpu\",\n", quoted(f, f->name));
 	for (int n = 0; n < MACHINE_NUMBERS; n++)
 		if (f->of[n].source)
@@ -182,15 +183,7 @@ bool measured_write(const Measured *all, const Machine *old, const char *path, b
 	else
 		fit(&f, bf16);
 	f.name = old ? old->name : name_of_host(&f);
-	int mark = unfinished_begin();
-	const char *temp = unfinished_file(path);
-	FILE *out = fopen(temp, "w");
-	if (out)
-		put_file(&f, out);
-	bool ok = file_flush_close(out) && unfinished_move(temp, path);
-	if (!ok)
-		diag_error(d, path, "%s", strerror(errno));
-	unfinished_end(mark, ok);
+	bool ok = unfinished_write(path, put_file, &f, d);
 	arena_free(f.a);
 	return ok;
 }

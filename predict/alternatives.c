@@ -28,24 +28,13 @@ typedef struct Asking {
 /* Adds a row for a plan with these options, if they are not refused and make a difference. */
 static void add(Asking *all, const char *option, const Options *o, Sync sync)
 {
-	Variants v;
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
-	Arena *a = arena_new();
-	bool ok = silent.out && change_plan(all->start, o, sync, &v);
-	const SimulateOptions *how = ok ? predict_how(&v, o, all->m, a) : NULL;
-	if (how && predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent)) {
-		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
-		double samples = (double)(v.of[VARIANT_ONLY]->batch * t->who.world) / t->seconds;
-		Alternative x = {option, pipeline_memory(&v, o).total, t->seconds, samples};
-		const Alternative *now = &all->at[0];
-		if (!all->n || x.bytes != now->bytes || x.seconds != now->seconds)
-			all->at[all->n++] = x;
-	}
-	if (silent.out) {
-		pipeline_free(&v);
-		fclose(silent.out);
-	}
-	arena_free(a);
+	Played p;
+	if (!predict_played(all->start, o, sync, all->m, 0, &p))
+		return;
+	Alternative x = {option, p.memory.total, p.seconds, p.samples};
+	const Alternative *now = &all->at[0];
+	if (!all->n || x.bytes != now->bytes || x.seconds != now->seconds)
+		all->at[all->n++] = x;
 }
 
 /* Other numbers of ranks, as far as the machine has them; owners are fixed for one number. */
@@ -130,7 +119,8 @@ void alternatives_show(FILE *f, const PredictOf *of, const Variants *v, const Op
 		Options changed = *o;
 		Sync then = sync;
 		change_options((ChangeId)k, &changed, &then);
-		add(&all, change_info[k].option, &changed, then);
+		if (change_applies((ChangeId)k, o))
+			add(&all, change_info[k].option, &changed, then);
 	}
 	if (all.n)
 		add_recomputing(&all, of, o, sync);

@@ -5,6 +5,8 @@
  * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
  * fits.
  *
+ * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out.
+ *
  * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered,
  * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops write
  * are still to be reduced, and only what is computed behind them hides that. */

@@ -34,15 +34,16 @@ static int64_t fitting(const Largest *l, int64_t size)
 	return bytes <= l->limit ? bytes : -1;
 }
 
-/* The largest size that fits, with its bytes; 0: not even 1 does. */
-static int64_t largest(const Largest *l, int64_t now, int64_t *bytes)
+/* The largest size that fits, with its bytes; 0: not even 1 does.  *more: larger ones were not tried. */
+static int64_t largest(const Largest *l, int64_t now, int64_t *bytes, bool *more)
 {
 	int64_t low = fitting(l, now) >= 0 ? now : 0, high = low ? 2 * now : now;
 	while (low && high <= SIZE_MAX_ASKED && fitting(l, high) >= 0) {
 		low = high;
 		high *= 2;
 	}
-	while (high - low > 1) {
+	*more = low && high > SIZE_MAX_ASKED;
+	while (high - low > 1 && !*more) {
 		int64_t middle = low + (high - low) / 2;
 		if (fitting(l, middle) >= 0)
 			low = middle;
@@ -63,18 +64,21 @@ void largest_show(FILE *f, const PredictOf *of, const Options *o)
 	for (l.at = 0; l.at < n; l.at++) {
 		const char *bind = o->graph.bind.at[l.at], *equals = strrchr(bind, '=');
 		int64_t now, bytes;
+		bool more;
 		if (!equals || !str_to_size(equals + 1, false, &now) || now < 1)
 			continue;
-		int64_t size = largest(&l, now, &bytes);
+		int64_t size = largest(&l, now, &bytes, &more);
 		const char *text = size ? str_escape(l.a, json ? ESCAPE_JSON : ESCAPE_SHELL, bind_of(&l, size)) : "";
 		if (json)
-			fprintf(f, "%s\n    {\"now\": \"%s\", \"option\": \"%s%s\", \"total\": %" PRId64 "}", shown ? "," : "",
-				str_escape(l.a, ESCAPE_JSON, bind), size ? "--bind=" : "", text, bytes);
+			fprintf(f, "%s\n    {\"now\": \"%s\", \"option\": \"%s%s\", \"total\": %" PRId64 ", "
+				"\"more\": %s}", shown ? "," : "",
+				str_escape(l.a, ESCAPE_JSON, bind), size ? "--bind=" : "", text, bytes, more ? "true" : "false");
 		else if (!shown)
 			fprintf(f, "\nlargest sizes, each alone, with which a rank needs no more than %s\n",
 				plan_human(l.a, l.limit));
 		if (!json && size)
-			fprintf(f, "  --bind=%-39s %10s, now %s\n", text, plan_human(l.a, bytes), equals + 1);
+			fprintf(f, "  --bind=%-39s %10s, now %s%s\n", text, plan_human(l.a, bytes), equals + 1,
+				more ? "; larger ones were not tried" : "");
 		else if (!json)
 			fprintf(f, "  %s: none fits\n", str_escape(l.a, ESCAPE_SHELL, bind));
 		shown++;

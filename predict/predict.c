@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "passes/changes.h"
 #include "predict/private.h"
 
 /* ---- options ---- */
@@ -126,6 +127,26 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	plan->layout = layout;
 	*how = options_of(plan, m, o);
 	return how;
+}
+
+bool predict_played(const Restart *start, const Options *o, Sync sync, const Machine *m, int64_t limit, Played *out)
+{
+	Variants v;
+	Diag silent = {.silent = true};
+	Arena *a = arena_new();
+	const SimulateOptions *how = change_plan(start, o, sync, &v) ? predict_how(&v, o, m, a) : NULL;
+	bool ok = how && predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent);
+	if (ok) {
+		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
+		LayoutMemory memory = pipeline_memory(&v, o);
+		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
+		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
+			.samples = (double)(v.of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
+			.bound = timeline_bound(t, (double)(limit - rigid))};
+	}
+	pipeline_free(&v);
+	arena_free(a);
+	return ok;
 }
 
 void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o)

@@ -30,10 +30,8 @@ typedef struct Trial {
 	int pick[KNOBS];             /* of the values of each knob; those that are not open have 0 */
 	const char *keep;            /* regular expression of units that stay gathered after forward; NULL: none more */
 	bool refused;
-	double seconds, bound;       /* bound: no plan of its strategy and recomputation is faster */
-	int64_t bytes, over;         /* that a rank needs; beyond the limit */
-	int64_t rigid;               /* of bytes, those that units and prefetch do not change */
-	LayoutMemory memory;
+	Played of;
+	int64_t over;                /* bytes beyond the limit */
 } Trial;
 
 struct Search {
@@ -105,27 +103,9 @@ static Options options_of(const Search *s, const Trial *t)
 
 static void try_plan(const Search *s, Trial *x)
 {
-	Variants v;
-	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
-	Arena *a = arena_new();
 	Options o = options_of(s, x);
-	bool ok = silent.out && change_plan(s->start, &o, s->sync, &v);
-	const SimulateOptions *how = ok ? predict_how(&v, &o, s->m, a) : NULL;
-	x->refused = !how || !predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent);
-	if (!x->refused) {
-		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
-		x->memory = pipeline_memory(&v, &o);
-		x->bytes = x->memory.total;
-		x->over = MAX(x->bytes - s->limit, 0);
-		x->rigid = x->bytes - x->memory.gathered - x->memory.grads - x->memory.send;
-		x->seconds = t->seconds;
-		x->bound = timeline_bound(t, (double)(s->limit - x->rigid));
-	}
-	if (silent.out) {
-		pipeline_free(&v);
-		fclose(silent.out);
-	}
-	arena_free(a);
+	x->refused = !predict_played(s->start, &o, s->sync, s->m, s->limit, &x->of);
+	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
 }
 
 static bool same_text(const char *x, const char *y)
@@ -156,9 +136,9 @@ static bool better(const Trial *x, const Trial *than)
 		return false;
 	if (!than || x->over != than->over)
 		return !than || x->over < than->over;
-	if (fabs(x->seconds - than->seconds) > 1e-4 * than->seconds)
-		return x->seconds < than->seconds;
-	return (double)x->bytes < 0.99 * (double)than->bytes;
+	if (fabs(x->of.seconds - than->of.seconds) > 1e-4 * than->of.seconds)
+		return x->of.seconds < than->of.seconds;
+	return (double)x->of.memory.total < 0.99 * (double)than->of.memory.total;
 }
 
 static bool takes(Search *s, const Trial *x)
@@ -293,8 +273,8 @@ static void descend_all(Search *s)
 		}
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
-		bool hopeless = x->rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && x->bound < s->best->seconds * (1 - NEGLIGIBLE)))
+		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
+		if (!s->best || s->best->over || (!hopeless && x->of.bound < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
 }
@@ -304,8 +284,8 @@ static double least_bound(const Search *s)
 {
 	double least = INFINITY;
 	for (int i = 0; i < s->n; i++)
-		if (!s->trial[i]->refused && s->trial[i]->rigid <= s->limit)
-			least = MIN(least, s->trial[i]->bound);
+		if (!s->trial[i]->refused && s->trial[i]->of.rigid <= s->limit)
+			least = MIN(least, s->trial[i]->of.bound);
 	return isinf(least) ? 0 : least;
 }
 
@@ -330,7 +310,7 @@ static void count_parameters(Search *s)
 /* What the smallest plan that was found needs, when none is within --memory-limit. */
 static void refuse_limit(const Search *s, Diag *d)
 {
-	const LayoutMemory *l = &s->best->memory;
+	const LayoutMemory *l = &s->best->of.memory;
 	const struct { const char *what; int64_t bytes; } part[] = {{"parameters", l->params}, {"gathered", l->gathered},
 		{"gradients", l->grads + l->send}, {"optimizer", l->states}, {"activations", l->activations},
 		{"inputs and the rest", l->total - l->params - l->gathered - l->grads - l->send - l->states - l->activations}};
@@ -341,7 +321,7 @@ static void refuse_limit(const Search *s, Diag *d)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
 		"%s. Smaller batches need less, and --tile-rows=auto, --loss-chunk=auto and --offload may", (long long)s->limit,
-		(long long)s->best->bytes, how, all);
+		(long long)s->best->of.memory.total, how, all);
 }
 
 /* Where only recomputing blocks fits, tries to recompute less, and what is best then. */
@@ -370,8 +350,8 @@ static void simplify(Search *s)
 {
 	for (int k = KNOBS - 1; k > KNOB_REMAT; k--) {
 		const Trial *x = s->best->pick[k] ? with(s, s->best, k, 0) : NULL;
-		bool worse = !x || x->refused || x->over != s->best->over || x->seconds > s->best->seconds
-			|| x->bytes > s->best->bytes;
+		bool worse = !x || x->refused || x->over != s->best->over || x->of.seconds > s->best->of.seconds
+			|| x->of.memory.total > s->best->of.memory.total;
 		s->best = worse ? s->best : x;
 	}
 }
@@ -393,7 +373,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 	recompute_less(s);
 	simplify(s);
 	keep_units(s);
-	s->bound = MIN(least_bound(s), s->best->seconds);
+	s->bound = MIN(least_bound(s), s->best->of.seconds);
 	if (o->memory.memory_limit && s->best->over) {
 		refuse_limit(s, d);
 		return NULL;
@@ -420,6 +400,11 @@ const char *const *search_options(const Search *s)
 	return options_text(s, s->best);
 }
 
+int64_t search_over(const Search *s)
+{
+	return s->best->over;
+}
+
 /* Whether x differs from the best plan in one choice. */
 static bool one_other(const Search *s, const Trial *x, int *knob)
 {
@@ -442,24 +427,30 @@ static const char *other_text(const Search *s, const Trial *x, int knob)
 		: arena_printf(s->a, "without %s", s->knob[knob].option);
 }
 
+static void text_trial(FILE *f, const Search *s, const Trial *x, int knob)
+{
+	fprintf(f, "  %-46s %12.3f %+8.2f%% %12s%s\n", other_text(s, x, knob), x->of.seconds * 1e3,
+		100 * (x->of.seconds / s->best->of.seconds - 1), plan_human(s->a, x->of.memory.total),
+		x->over ? ", too much" : "");
+}
+
 void search_text(FILE *f, const Search *s)
 {
-	fprintf(f, "\n--wrap=auto made and played %d plans and chose\n ", s->n);
+	fprintf(f, "\n--wrap=auto made and played %d plans%s and chose\n ", s->n,
+		s->n == TRIALS_MAX ? ", the most that it makes," : "");
 	for (const char *const *o = search_options(s); *o; o++) {
 		fputc(' ', f);
 		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
 	}
 	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
 		"at most %.2f%%\n",
-		s->bound * 1e3, 100 * (s->best->seconds / s->bound - 1));
+		s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
 	if (s->best->over)
 		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
 	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");
 	for (int i = 0, knob; i < s->n; i++)
 		if (one_other(s, s->trial[i], &knob))
-			fprintf(f, "  %-46s %12.3f %+8.2f%% %12s%s\n", other_text(s, s->trial[i], knob), s->trial[i]->seconds * 1e3,
-				100 * (s->trial[i]->seconds / s->best->seconds - 1), plan_human(s->a, s->trial[i]->bytes),
-				s->trial[i]->over ? ", too much" : "");
+			text_trial(f, s, s->trial[i], knob);
 }
 
 static void json_options(FILE *f, const Search *s, const Trial *x)
@@ -474,14 +465,14 @@ static void json_options(FILE *f, const Search *s, const Trial *x)
 void search_json(FILE *f, const Search *s)
 {
 	fprintf(f, "  \"search\": {\n    \"bound_ms\": %.6g, \"gap\": %.4g, \"limit\": %" PRId64 ", \"options\": ",
-		s->bound * 1e3, s->best->seconds / s->bound - 1, s->limit);
+		s->bound * 1e3, s->best->of.seconds / s->bound - 1, s->limit);
 	json_options(f, s, s->best);
 	fputs(",\n    \"plans\": [", f);
 	for (int i = 0, n = 0; i < s->n; i++) {
 		if (s->trial[i]->refused)
 			continue;
 		fprintf(f, "%s\n      {\"step_ms\": %.6g, \"total\": %" PRId64 ", \"fits\": %s, \"options\": ", n++ ? "," : "",
-			s->trial[i]->seconds * 1e3, s->trial[i]->bytes, s->trial[i]->over ? "false" : "true");
+			s->trial[i]->of.seconds * 1e3, s->trial[i]->of.memory.total, s->trial[i]->over ? "false" : "true");
 		json_options(f, s, s->trial[i]);
 		fputs("}", f);
 	}

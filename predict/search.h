@@ -25,6 +25,8 @@ typedef struct SearchFrom {
 Search *search_run(const SearchFrom *from, Arena *a, Diag *d);
 /* The options that the search chose, as a user gives them ("--wrap=blocks:2"); NULL ends them. */
 const char *const *search_options(const Search *s);
+/* Bytes that the plan needs beyond what a rank may have; 0: it fits. */
+int64_t search_over(const Search *s);
 /* What was chosen, what one other choice would cost, and how far from the best it may be. */
 void search_text(FILE *f, const Search *s);
 void search_json(FILE *f, const Search *s); /* a member of the plan's object, ended by ",\n" */

@@ -86,19 +86,15 @@ bool timeline_may_replace(const char *path, Diag *d)
 	return d->errors == before;
 }
 
+typedef struct Written { const Timeline *t; const Sizes *program; } Written;
+
+static void put_written(FILE *f, const void *context)
+{
+	const Written *w = context;
+	timeline_put(f, w->t, w->program);
+}
+
 bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d)
 {
-	if (!timeline_may_replace(path, d))
-		return false;
-	int mark = unfinished_begin();
-	const char *temp = unfinished_file(path);
-	FILE *f = fopen(temp, "w");
-	if (f)
-		timeline_put(f, t, program);
-	bool written = f && !ferror(f);
-	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
-	if (!written)
-		diag_unwritten(d, path);
-	unfinished_end(mark, written);
-	return written;
+	return timeline_may_replace(path, d) && unfinished_write(path, put_written, &(Written){t, program}, d);
 }

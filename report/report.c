@@ -165,36 +165,24 @@ static void put_island(FILE *f, const char *json, size_t n)
 }
 
 /* The policy lets the page load nothing, and run only what stands in it. */
-static void put_page(FILE *f, const char *title, const char *json, size_t n)
+typedef struct Page { const char *title, *json; size_t n; } Page;
+
+static void put_page(FILE *f, const void *context)
 {
+	const Page *p = context;
 	fprintf(f, "%s<head>\n<meta charset=\"utf-8\">\n"
 		"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
 		"script-src 'unsafe-inline'; img-src data:\">\n"
 		"<meta name=\"viewport\" content=\"width=device-width\">\n<link rel=\"icon\" href=\"data:,\">\n"
-		"<title>%s</title>\n<style>\n", start, title);
+		"<title>%s</title>\n<style>\n", start, p->title);
 	fwrite(page_style, 1, sizeof(page_style), f);
 	fputs("</style>\n</head>\n<body>\n<main id=\"page\">"
 		"<noscript>This page is drawn by its own script.</noscript></main>\n"
 		"<script type=\"application/json\" id=\"data\">\n", f);
-	put_island(f, json, n);
+	put_island(f, p->json, p->n);
 	fputs("</script>\n<script>\n", f);
 	fwrite(page_script, 1, sizeof(page_script), f);
 	fputs("</script>\n</body>\n</html>\n", f);
-}
-
-static bool write_page(const char *path, const char *title, const char *json, size_t n, Diag *d)
-{
-	int mark = unfinished_begin();
-	const char *temp = unfinished_file(path);
-	FILE *f = fopen(temp, "w");
-	if (f)
-		put_page(f, title, json, n);
-	bool written = f && !ferror(f);
-	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
-	if (!written)
-		diag_unwritten(d, path);
-	unfinished_end(mark, written);
-	return written;
 }
 
 bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d)
@@ -208,7 +196,7 @@ bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d
 	put_data(f, r, of, o, a, d);
 	fclose(f);
 	const char *title = arena_printf(a, "%s: shardc", of->v->of[VARIANT_ONLY]->name);
-	bool written = write_page(o->what.report, str_escape(a, ESCAPE_HTML, title), json, n, d);
+	bool written = unfinished_write(o->what.report, put_page, &(Page){str_escape(a, ESCAPE_HTML, title), json, n}, d);
 	free(json);
 	arena_free(a);
 	return written;
