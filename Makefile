@@ -321,9 +321,12 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
-## predict-time: predicted beside measured steps on this machine, which it calibrates first (a quarter of an hour)
+## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates (half an hour)
 predict-time: all $(VENV)/ready
-	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time --exact $(PREDICT)
+	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time $(PREDICT)
+## searched: what --wrap=auto finds beside policies by hand, as their programs run on this machine (a quarter of an hour)
+searched: all $(VENV)/ready
+	$(PYTHON) tests/predict/searched.py $(BUILD)/shardc $(BUILD)/predict-time $(SEARCHED)
 
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
@@ -352,5 +355,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers recipes doors ranks crash matrix features features-full predict-time bench bench-ranks bench-checkpoint install clean
+	sizes schedulers recipes doors ranks crash matrix features features-full predict-time searched bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -48,13 +48,15 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, Machi
 	*mean += (seconds - *mean) / ++row->n;
 }
 
-/* One row for each kind, size and number of ranks: the first. */
+/* One row for each kind, size and number of ranks: the fastest. */
 static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
-		const MachineCollective *c = &all->collectives.at[i];
-		if (c->kind == x.kind && c->ranks == x.ranks && c->bytes == x.bytes)
+		MachineCollective *c = &all->collectives.at[i];
+		if (c->kind == x.kind && c->ranks == x.ranks && c->bytes == x.bytes) {
+			c->seconds = MIN(c->seconds, x.seconds);
 			return;
+		}
 	}
 	vec_push(a, &all->collectives, x);
 }
@@ -84,7 +86,11 @@ void measured_join(Measured *all, const Machine *old, Arena *a)
 {
 	for (int i = 0; i < old->n_kernels; i++) {
 		const MachineKernel *k = &old->kernel[i];
-		if (!map_get(all->by_op, arena_printf(a, "%dx%d %s", k->layout.ranks, k->layout.threads, k->op)))
+		const Row *now = map_get(all->by_op, arena_printf(a, "%dx%d %s", k->layout.ranks, k->layout.threads, k->op));
+		double *seconds = now ? &all->kernels.at[now->at].row.seconds : NULL;
+		if (now)
+			*seconds = MIN(*seconds, k->seconds);
+		else
 			vec_push(a, &all->kernels, ((MeasuredKernel){.row = *k}));
 	}
 	for (int i = 0; i < old->n_collectives; i++)

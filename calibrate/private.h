@@ -27,6 +27,7 @@ typedef struct Steps {
 	VEC(StepOp) ops;
 	VEC(StepTransfer) transfers;
 	double noise;        /* by how much of the fastest step the median step was slower */
+	double seconds;      /* of all ops together */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
  * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
@@ -47,7 +48,8 @@ typedef struct Measured {
 /* Adds what a run of the module says.  Ops of one signature are one row, their mean; rows of earlier programs
  * stay. */
 void measured_add(Measured *all, const Module *m, const Options *o, MachineLayout layout, const Steps *s, Arena *a);
-/* Adds the rows of an older file whose ops and sizes were not measured now. */
+/* Adds the rows of an older file.  Of what was measured now as well, the faster row stays: a machine is what it does
+ * when nothing else runs. */
 void measured_join(Measured *all, const Machine *old, Arena *a);
 /* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
  * multiplies it.  False after a message. */

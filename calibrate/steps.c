@@ -149,6 +149,7 @@ static void find_ops(Slices *ops, const StepTimes *times, bool shared, Steps *ou
 			of[k] = ops->at[i + k].seconds;
 		double seconds = shared ? mean(&ops->at[i], n, times) : quartile(of, n);
 		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds}));
+		out->seconds += seconds;
 	}
 }
 

@@ -1,0 +1,142 @@
+"""Models whose steps are timed beside their predictions, and programs of them."""
+import dataclasses
+import json
+import logging
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import torch
+from torch import nn
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+import models  # noqa: E402
+from models import Case  # noqa: E402
+
+LOSS = "--loss=cross_entropy"
+RANKS = (1, 2, 4)
+STEPS, WARM = 12, 3  # of a run; those that are left out
+KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
+
+
+def mlp():
+    widths = [256, 1024, 1024, 1024, 100]
+    layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+TRANSFORMER = dict(num_hidden_layers=3, hidden_size=192, num_attention_heads=6, intermediate_size=768)
+EXPORTED = {
+    "gpt2": Case(models.gpt2(n_layer=4, n_embd=192, n_head=6, vocab_size=1009, n_positions=64), 4, (64,), 1009,
+                 tokens=True, optimize=True),
+    "bert": Case(models.bert(vocab_size=1009, max_position_embeddings=64, **TRANSFORMER), 4, (64,), 1009, tokens=True,
+                 optimize=True),
+    "llama": Case(models.llama(vocab_size=1009, num_key_value_heads=2, max_position_embeddings=64, **TRANSFORMER), 4, (64,),
+                  1009, tokens=True, optimize=True),
+    "vit": Case(models.vit(image_size=32, patch_size=4, num_labels=10, **TRANSFORMER), 4, (3, 32, 32), 10, image=True),
+    "resnet18": Case(models.resnet("basic", [2, 2, 2, 2], [32, 64, 128, 256], 10), 4, (3, 64, 64), 10, batch_norm=True,
+                     image=True),
+    "mobilenetv2": Case(models.mobilenet(10, 64), 4, (3, 64, 64), 10, batch_norm=True, image=True),
+    "lstm": Case(lambda: models.LanguageModel(nn.LSTM(128, 128, 2, batch_first=True), 1009, 128), 8, (32,), 1009,
+                 tokens=True),
+    "mlp": Case(mlp, 64, (256,), 100),
+}
+EXAMPLES = {"digits": ("examples/digits/digits.onnx", 10, 64), "text": ("examples/text/text.onnx", 64, 8)}
+NAMES = [*EXAMPLES, *EXPORTED]
+
+
+def call(*words):
+    run = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{' '.join(map(str, words))}\nexit {run.returncode}: {run.stdout}{run.stderr}")
+    return run.stdout
+
+
+def batch_of(name, half):
+    whole = EXAMPLES[name][2] if name in EXAMPLES else EXPORTED[name].batch
+    return whole // 2 if half else whole
+
+
+def words_of(name, half, folder):
+    """The arguments that name a model at its batch, or half of that; exports it where it has to be."""
+    batch = batch_of(name, half)
+    if name in EXAMPLES:
+        return [ROOT / EXAMPLES[name][0], LOSS, f"--bind=batch={batch}"]
+    path = folder / f"{name}-{batch}.onnx"
+    if not path.exists():
+        case = dataclasses.replace(EXPORTED[name], batch=batch)
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        torch.manual_seed(0)
+        models.export(case, case.build().train(), path, "dynamo")
+    return [path, LOSS]
+
+
+class Program:
+    """A model and flags, compiled, with random samples for the most ranks; `least` has the measured steps by ranks."""
+
+    def __init__(self, shardc, folder, words, flags, ids, world=1):
+        self.shardc, self.folder, self.words, self.ids, self.least = shardc, folder, [*words, *flags], ids, {}
+        folder.mkdir(parents=True, exist_ok=True)
+        call(shardc, *self.words, f"--world={world}", "-o", folder / "train")
+        self.data = self.samples()
+
+    def samples(self):
+        module = json.loads(call(self.shardc, *self.words, "--emit=json"))
+        draw, words = np.random.default_rng(1), []
+        for s in module["symbols"]:
+            if s["kind"] != "input":
+                continue
+            dtype, dims = s["type"].rstrip("]").split("[")
+            shape = [int(n) for n in dims.split(",")]
+            shape[0] *= max(RANKS)
+            of_ids = dtype.startswith("i")
+            x = draw.integers(0, self.ids, shape) if of_ids else draw.standard_normal(shape)
+            path = self.folder / f"{len(words)}.npy"
+            np.save(path, x.astype(KINDS[dtype]))
+            words += ["--data", f"{s['name']}={path}"]
+        return words
+
+    def run(self, ranks, cores):
+        """Trains some steps; returns the least.  Of ranks that take turns on cores one step may be short because
+        another is long: there the mean over the faster half of the steps counts, as calibration takes it."""
+        log = self.folder / "log.jsonl"
+        log.unlink(missing_ok=True)
+        call(self.folder / "train", *self.data, "--steps", STEPS, "--lr", "1e-6", "--ranks", ranks, "--threads",
+             max(cores // ranks, 1), "--log", log)
+        steps = [row["step_ms"] for row in map(json.loads, log.open()) if "step_ms" in row and "step" in row][WARM:]
+        fast = sorted(steps)[:(len(steps) + 1) // 2]
+        step = sum(fast) / len(fast) if ranks > cores else fast[0]
+        self.least[ranks] = min(self.least.get(ranks, 1e9), step)
+        return step
+
+    def plan(self, machine, ranks, *more):
+        return plan(self.shardc, [*self.words, *more], machine, ranks)
+
+
+def plan(shardc, words, machine, ranks):
+    text = call(shardc, "plan", *words, f"--world={ranks}", f"--machine={machine}", "--format=json")
+    return json.loads(text[text.index("{"):])
+
+
+def ids_of(name):
+    return EXAMPLES[name][1] if name in EXAMPLES else EXPORTED[name].classes
+
+
+def cores_of(machine):
+    return int(json.loads(machine.read_text())["ranks_per_host"][0])
+
+
+def calibrate(shardc, folder, machine, names):
+    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches; what is
+    there already becomes faster where it is now."""
+    if not machine.exists():
+        print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
+    for name in names:
+        for half in (False, True):
+            said = call(shardc, "calibrate", "-o", machine, *words_of(name, half, folder))
+            print(f"{name}{' at half its batch' if half else ''}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
