@@ -221,9 +221,9 @@ static void read_device(Reader *r, const json_t *v)
 
 static void unknown_key(const Reader *r, const char *key)
 {
-	const char *names[MACHINE_NUMBERS + 4] = {"name", "device", "kernels", "collectives"};
+	const char *names[MACHINE_NUMBERS + 5] = {"name", "device", "like", "kernels", "collectives"};
 	for (int i = 0; i < MACHINE_NUMBERS; i++)
-		names[4 + i] = info[i].key;
+		names[5 + i] = info[i].key;
 	const char *near = near_word(key, names, COUNT_OF(names));
 	diag_error(r->d, at_member(r, r->m->file, key), near ? "unknown member; did you mean \"%s\"?"
 		: "unknown member%s; docs/prediction.md lists all", near ? near : "");
@@ -243,7 +243,7 @@ static void read_members(Reader *r, json_t *root)
 			read_kernels(r, v);
 		else if (!strcmp(key, "collectives"))
 			read_collectives(r, v);
-		else if (strcmp(key, "name") && strcmp(key, "device"))
+		else if (strcmp(key, "name") && strcmp(key, "device") && strcmp(key, "like"))
 			unknown_key(r, key);
 	}
 }
@@ -268,10 +268,50 @@ static void check_numbers(Reader *r, const json_t *root)
 				info[n].unit, info[n].doc);
 }
 
+/* ---- files like others ---- */
+
+enum { LIKE_MOST = 8 }; /* files, one like the next */
+
+/* Gives `root` the numbers that it leaves out and the file of "like" has, which stands in the folder of `path`.  Its
+ * measured rows and its name are not taken.  False after a message. */
+static bool inherit(json_t *root, const char *path, int depth, Arena *a, Diag *d)
+{
+	const json_t *like = json_object_get(root, "like");
+	if (!like)
+		return true;
+	const char *at = arena_printf(a, "%s: $.like", path), *name = json_string_value(like);
+	if (!name || !*name || strchr(name, '/')) {
+		diag_error(d, at, "expected the name of another machine file in the same folder");
+		return false;
+	}
+	if (depth == LIKE_MOST) {
+		diag_error(d, at, "more than %d files, each like the next: are they like each other?", LIKE_MOST);
+		return false;
+	}
+	const char *slash = strrchr(path, '/');
+	const char *other = arena_printf(a, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+	json_t *base = json_read(other, a, d);
+	bool ok = json_is_object(base) && inherit(base, other, depth + 1, a, d);
+	if (base && !json_is_object(base))
+		diag_error(d, other, "expected a JSON object");
+	const char *key;
+	json_t *v;
+	json_object_foreach(base, key, v)
+		if (ok && strcmp(key, "name") && strcmp(key, "kernels") && strcmp(key, "collectives")
+			&& !json_object_get(root, key))
+			json_object_set(root, key, v);
+	json_decref(base);
+	return ok;
+}
+
 Machine *machine_read(const char *path, Arena *a, Diag *d)
 {
 	int before = d->errors;
 	json_t *root = json_read(path, a, d);
+	if (root && !inherit(root, path, 1, a, d)) {
+		json_decref(root);
+		root = NULL;
+	}
 	if (!root)
 		return NULL;
 	Machine *m = NEW(a, Machine);

@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from machine import members as members_of, numbers as numbers_of
+
 MODEL = "llama3-8b"
 OPTIONS = ["--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda"]
 LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
@@ -36,7 +38,8 @@ def plan(shardc, model, *options):
 
 def first_uses(shardc, model, machine, world):
     """(unit, seconds computed from its first use to the next one's) of --wrap=each, in the order of use."""
-    fast = json.loads(machine.read_text())
+    fast = members_of(machine)
+    fast.pop("like", None)
     for key in ("link.bandwidth", "network.bandwidth"):
         if key in fast:
             fast[key][0] = 1e18
@@ -65,7 +68,7 @@ def members(shardc, model):
 
 
 def greedy_buckets(uses, units, machine, world, most):
-    numbers = {k: v[0] for k, v in json.loads(machine.read_text()).items() if isinstance(v, list)}
+    numbers = numbers_of(machine)
     bandwidth = numbers["link.bandwidth"]
     if world > numbers["ranks_per_host"]:
         bandwidth = min(bandwidth, numbers["network.bandwidth"] * numbers["ranks_per_host"])
