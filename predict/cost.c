@@ -139,7 +139,7 @@ enum { TILE = 128 };
 static Work product(CostClass class, double count, double m, double n, double k, DType dtype)
 {
 	return (Work){.class = class, .flops = 2 * count * m * n * k, .tiles = count * ceil(m / TILE) * ceil(n / TILE),
-		.inner = k, .dtype = dtype, .calls = 1};
+		.dtype = dtype, .calls = 1};
 }
 
 static Work cost_matmul(const Op *op, const LayoutRank *who)
@@ -194,7 +194,7 @@ static Work attend(const Op *op, int q, double products)
 	double heads = (double)(a->dim[0] * a->dim[layout ? 2 : 1]), d = (double)(a->dim[3] + c->dim[3]) / 2;
 	double keys = s * seen(op, t, s), pairs = heads * t * keys;
 	return (Work){.class = COST_ATTENTION, .flops = 2 * products * pairs * d, .bytes = operands(op) + results(op),
-		.special = pairs, .inner = keys, .dtype = a->dtype, .calls = 1, .backward = q};
+		.special = pairs, .keys = keys, .dtype = a->dtype, .calls = 1, .backward = q};
 }
 
 static Work cost_attention(const Op *op, const LayoutRank *who)
@@ -225,14 +225,12 @@ static Work cost_recurrence(const Op *op, const LayoutRank *who)
 	return w;
 }
 
-/* dh, dw: also their gradients, whose products sum over classes and over a block's rows. */
-static Work logits(const Op *op, int h, double dh, double dw)
+static Work logits(const Op *op, int h, double products)
 {
 	const Type *x = &op_in(op, h)->type, *w = &op_in(op, h + 1)->type;
 	double d = (double)x->dim[x->rank - 1], rows = numel(op_in(op, h)) / d, c = numel(op_in(op, h + 1)) / d;
-	double block = (double)attr_get_int(op->attrs, "block", 1), products = 1 + dh + dw;
+	double block = (double)attr_get_int(op->attrs, "block", 1);
 	Work work = product(COST_MATMUL, products, rows, c, d, w->dtype);
-	work.inner = products / (1 / d + dh / c + dw / MAX(block, 1));
 	work.bytes = operands(op) + results(op) + products * rows * c * dtype_info[x->dtype].bytes;
 	work.special = rows * c;
 	work.calls = 2 * products * ceil(rows / MAX(block, 1));
@@ -242,13 +240,14 @@ static Work logits(const Op *op, int h, double dh, double dw)
 static Work cost_head(const Op *op, const LayoutRank *who)
 {
 	(void)who;
-	return logits(op, 0, 0, 0);
+	return logits(op, 0, 1);
 }
 
 static Work cost_head_grad(const Op *op, const LayoutRank *who)
 {
 	(void)who;
-	return logits(op, 1, (double)attr_get_int(op->attrs, "dh", 0), (double)attr_get_int(op->attrs, "dw", 0));
+	double products = 1 + (double)attr_get_int(op->attrs, "dh", 0) + (double)attr_get_int(op->attrs, "dw", 0);
+	return logits(op, 1, products);
 }
 
 static Work cost_loop(const Op *op, const LayoutRank *who)

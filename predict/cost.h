@@ -31,7 +31,7 @@ typedef struct Work {
 	double bytes;       /* read and written */
 	double special;     /* exponentials, logarithms, random numbers and the like */
 	double tiles;       /* of 128 x 128 results of products, which a GPU's processors share; 0: enough for all */
-	double inner;       /* dimension over which products sum; of attention the keys that a query sees, on average */
+	double keys;        /* of attention: that a query sees, on average */
 	double calls;       /* kernels that start one after the other */
 	DType dtype;        /* of the products */
 	bool backward;      /* of attention */

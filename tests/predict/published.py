@@ -3,11 +3,12 @@
 
 usage: tests/predict/published.py SHARDC FOLDER MACHINES [--quick] [--held no|yes] [--table FILE.md]
 
-Makes the models by shape, without data, in FOLDER, where those that are there stay.  --quick takes a few figures of
-small exports and fails if fewer than five are predicted within 10%; without it five of all have to be.
+Makes the models by shape, without data, in FOLDER, where those that are there stay, and prints a table of all figures,
+--quick of those that share few models; --table writes it.  Fails if fewer than five are predicted within 10%.
 """
 import argparse
 import json
+import logging
 import multiprocessing
 import pathlib
 import statistics
@@ -33,14 +34,20 @@ def make(job):
     import models  # only where a model is missing: it takes PyTorch
     model, path = job
     warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
     part = path.with_suffix(".part")
     models.save(models.made(models.exported(model, 2), model.layers), part)
     part.rename(path)
 
 
+def is_new(path):
+    maker = HERE.parent / "sizes" / "models.py"
+    return path.exists() and path.stat().st_mtime > maker.stat().st_mtime
+
+
 def make_all(rows, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    missing = {path: f.model for f in rows if not (path := file_of(f.model, folder)).exists()}
+    missing = {path: f.model for f in rows if not is_new(path := file_of(f.model, folder))}
     if missing:
         with multiprocessing.Pool(2) as pool:
             pool.map(make, [(model, path) for path, model in missing.items()], 1)
@@ -49,9 +56,9 @@ def make_all(rows, folder):
 def predicted(f, args):
     """(tokens a second and GPU, the plan's object)."""
     remat = f.remat if f.remat in ("none", "block") else HERE / f.remat
-    run = subprocess.run([args.shardc, "plan", file_of(f.model, args.folder), *OPTIONS, *f.options, f"--world={f.world}",
-                          f"--remat={remat}", f"--machine={args.machines / f.machine}.json"],
-                         capture_output=True, text=True)
+    command = [args.shardc, "plan", file_of(f.model, args.folder), *OPTIONS, *f.options, f"--world={f.world}",
+               f"--remat={remat}", f"--machine={args.machines / f.machine}.json"]
+    run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"{' '.join(map(str, run.args))}\n{run.stderr}")
     plan = json.loads(run.stdout[run.stdout.index("{"):])
@@ -66,19 +73,27 @@ def predicted(f, args):
 def row(f, tokens, plan):
     what = {"none": "nothing", "block": "blocks"}.get(f.remat, f.remat.removesuffix(".json").replace("_", " "))
     fits = "" if plan["prediction"]["fits"] else " (does not fit)"
+    differs = "; ".join(filter(None, ["" if f.fused else "eager", f.note])) or "-"
     return (f"| {f.what} | {f.source} | {f.machine} | {f.world} | {what} | {f.tokens:,.0f} | {tokens:,.0f}{fits} "
-            f"| {tokens / f.tokens - 1:+.1%} | {'; '.join(filter(None, ['' if f.fused else 'eager', f.note])) or '-'} |")
+            f"| {tokens / f.tokens - 1:+.1%} | {differs} |")
 
 
 HEAD = ("| figure | source | machine | GPUs | recomputes | published | predicted | error | differs |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 
 
-def summary(errors):
+def summary(what, errors):
     within = sum(abs(e) <= WITHIN for e in errors)
-    spread = f", standard deviation {statistics.pstdev(errors):.1%}" if len(errors) > 1 else ""
-    return (f"{within} of {len(errors)} within {WITHIN:.0%}; mean error {statistics.mean(errors):+.1%}, mean size of the "
-            f"error {statistics.mean(map(abs, errors)):.1%}{spread}")
+    return (f"{what}: {within} of {len(errors)} within {WITHIN:.0%}, mean error {statistics.mean(errors):+.1%}, mean "
+            f"size of the error {statistics.mean(map(abs, errors)):.1%}, standard deviation "
+            f"{statistics.pstdev(errors):.1%}, {min(errors):+.1%} to {max(errors):+.1%}")
+
+
+def summaries(errors):
+    """errors: of figures.  A line for fused programs, one for eager ones, and one for all."""
+    kinds = {"Fused": [e for f, e in errors if f.fused], "Eager": [e for f, e in errors if not f.fused],
+             "All": [e for _, e in errors]}
+    return "\n".join(f"- {summary(what, of)}" for what, of in kinds.items() if of)
 
 
 def main():
@@ -90,28 +105,30 @@ def main():
     parser.add_argument("--held", choices=("no", "yes"))
     parser.add_argument("--table", type=pathlib.Path)
     args = parser.parse_args()
-    rows = [f for f in figures.FIGURES if (f.quick or not args.quick) and (not args.held or f.held == (args.held == "yes"))]
+    rows = figures.QUICK if args.quick else figures.FIGURES
+    rows = [f for f in rows if args.held in (None, "yes" if f.held else "no")]
     make_all(rows, args.folder)
     text, errors = [], []
-    for held in (False, True):
+
+    def say(line):
+        text.append(line)
+        print(line, flush=True)
+
+    for title, held in (("Looked at", False), ("Held out", True)):
         part = []
         for f in (f for f in rows if f.held == held):
             if not part:
-                text += [f"\n{'Held out' if held else 'Looked at'}:\n", HEAD]
-                print("\n".join(text[-2:]), flush=True)
+                say(f"## {title}\n\n{HEAD}")
             tokens, plan = predicted(f, args)
-            part.append(tokens / f.tokens - 1)
-            text.append(row(f, tokens, plan))
-            print(text[-1], flush=True)
+            part.append((f, tokens / f.tokens - 1))
+            say(row(f, tokens, plan))
         if part:
-            text.append(f"\n{summary(part)}")
-            print(text[-1], flush=True)
+            say(f"\n{summaries(part)}\n")
         errors += part
-    text.append(f"\nAll: {summary(errors)}")
-    print(text[-1])
+    say(f"## Both\n\n{summaries(errors)}")
     if args.table:
-        args.table.write_text("\n".join(text).strip() + "\n")
-    within = sum(abs(e) <= WITHIN for e in errors)
+        args.table.write_text("\n".join(text) + "\n")
+    within = sum(abs(e) <= WITHIN for _, e in errors)
     if within < ENOUGH:
         print(f"FAIL {within} figures are predicted within {WITHIN:.0%}, fewer than {ENOUGH}")
     return within < ENOUGH
