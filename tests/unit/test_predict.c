@@ -141,6 +141,14 @@ static void like_another(void)
 		UNIT_CHECK(!read_text(bad[i].text, a, &said) && strstr(said, bad[i].said), bad[i].said);
 		free(said);
 	}
+	/* What is wrong is said of the file that has it. */
+	write_file("{\"memory\": [-1, \"t\"], \"special\": [-1, \"t\"]}");
+	CU_ASSERT_EQUAL(rename(path, base), 0);
+	CU_ASSERT_PTR_NULL(read_text(arena_printf(a, "{\"like\": \"%s\", \"special\": [-2, \"t\"]}", name), a, &said));
+	CU_ASSERT_PTR_NOT_NULL(strstr(said, ".base: $.memory: error: -1 is not"));
+	CU_ASSERT_PTR_NULL(strstr(said, ".base: $.special"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(said, ": $.special: error: -2 is not"));
+	free(said);
 	unlink(base);
 	arena_free(a);
 }
