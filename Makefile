@@ -210,6 +210,10 @@ sizes: all $(BUILD)/sizes/ready
 ## schedulers: --wrap=auto against the schedules of FSDP2 and SimpleFSDP, played for Llama-3 8B on 8 to 1,024 GPUs
 schedulers: all $(BUILD)/sizes/ready
 	$(PYTHON) tests/predict/schedulers.py $(BUILD)/shardc $(BUILD)/sizes machines
+## published: predicted steps beside published speeds of training on A100, H100 and H200, from machines/ alone (five
+##   minutes; PUBLISHED=--quick: a few of them)
+published: all $(VENV)/ready
+	$(PYTHON) tests/predict/published.py $(BUILD)/shardc $(BUILD)/published machines $(PUBLISHED)
 $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
 	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check
 	touch $@
@@ -355,5 +359,6 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers recipes doors ranks crash matrix features features-full predict-time searched bench bench-ranks bench-checkpoint install clean
+	sizes schedulers published recipes doors ranks crash matrix features features-full predict-time searched bench bench-ranks \
+	bench-checkpoint install clean
 .DELETE_ON_ERROR:

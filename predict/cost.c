@@ -192,9 +192,9 @@ static Work attend(const Op *op, int q, double products)
 	bool layout = attr_get_int(op->attrs, "layout", 0);
 	double t = (double)a->dim[layout ? 1 : 2], s = (double)b->dim[layout ? 1 : 2];
 	double heads = (double)(a->dim[0] * a->dim[layout ? 2 : 1]), d = (double)(a->dim[3] + c->dim[3]) / 2;
-	double pairs = heads * t * s * seen(op, t, s);
+	double keys = s * seen(op, t, s), pairs = heads * t * keys;
 	return (Work){.class = COST_ATTENTION, .flops = 2 * products * pairs * d, .bytes = operands(op) + results(op),
-		.special = pairs, .dtype = a->dtype, .calls = 1, .backward = q};
+		.special = pairs, .keys = keys, .dtype = a->dtype, .calls = 1, .backward = q};
 }
 
 static Work cost_attention(const Op *op, const LayoutRank *who)

@@ -4,7 +4,8 @@
  * attention: half of the products) are left out.  Time is that of a measured kernel of the same signature, if the
  * machine has one; else that of the measured kernels of its kind whose work is nearest, in proportion; else the longest
  * of three parts that overlap: products at a share of the processor's peak, bytes at the memory's bandwidth, and
- * special values (roofline: Williams, Waterman, Patterson, 2009). */
+ * special values (roofline: Williams, Waterman, Patterson, 2009).  Attention of GPUs does not overlap its products and
+ * its exponentials. */
 #ifndef SHARDC_COST_H
 #define SHARDC_COST_H
 
@@ -30,6 +31,7 @@ typedef struct Work {
 	double bytes;       /* read and written */
 	double special;     /* exponentials, logarithms, random numbers and the like */
 	double tiles;       /* of 128 x 128 results of products, which a GPU's processors share; 0: enough for all */
+	double keys;        /* of attention: that a query sees, on average */
 	double calls;       /* kernels that start one after the other */
 	DType dtype;        /* of the products */
 	bool backward;      /* of attention */

@@ -40,6 +40,7 @@ static const double seconds_least = 1e-12, seconds_most = 1e6, work_most = 1e24;
 
 typedef struct Reader {
 	Machine *m;
+	Map *from; /* member -> the file that it is taken from, if not the machine's own */
 	Arena *a;
 	Diag *d;
 } Reader;
@@ -49,11 +50,18 @@ static const char *at_member(const Reader *r, const char *at, const char *key)
 	return arena_printf(r->a, "%s%s%s", at, strstr(at, ": $.") ? "." : ": $.", str_escape(r->a, ESCAPE_JSON, key));
 }
 
+/* A member of the machine, in the file that has it. */
+static const char *at_number(const Reader *r, const char *key)
+{
+	const char *other = map_get(r->from, key);
+	return at_member(r, other ? other : r->m->file, key);
+}
+
 /* The number of "KEY": [value, "source"], within the row's range; false after a message. */
 static bool read_number(Reader *r, const json_t *v, MachineNumber n)
 {
 	const NumberInfo *row = &info[n];
-	const char *at = at_member(r, r->m->file, row->key);
+	const char *at = at_number(r, row->key);
 	const json_t *value = json_array_get(v, 0), *source = json_array_get(v, 1);
 	if (!json_is_array(v) || json_array_size(v) != 2 || !json_is_number(value) || !json_is_string(source)) {
 		diag_error(r->d, at, "expected [number, \"source\"]: %s, %s", row->unit, row->doc);
@@ -221,11 +229,11 @@ static void read_device(Reader *r, const json_t *v)
 
 static void unknown_key(const Reader *r, const char *key)
 {
-	const char *names[MACHINE_NUMBERS + 4] = {"name", "device", "kernels", "collectives"};
+	const char *names[MACHINE_NUMBERS + 5] = {"name", "device", "like", "kernels", "collectives"};
 	for (int i = 0; i < MACHINE_NUMBERS; i++)
-		names[4 + i] = info[i].key;
+		names[5 + i] = info[i].key;
 	const char *near = near_word(key, names, COUNT_OF(names));
-	diag_error(r->d, at_member(r, r->m->file, key), near ? "unknown member; did you mean \"%s\"?"
+	diag_error(r->d, at_number(r, key), near ? "unknown member; did you mean \"%s\"?"
 		: "unknown member%s; docs/prediction.md lists all", near ? near : "");
 }
 
@@ -243,7 +251,7 @@ static void read_members(Reader *r, json_t *root)
 			read_kernels(r, v);
 		else if (!strcmp(key, "collectives"))
 			read_collectives(r, v);
-		else if (strcmp(key, "name") && strcmp(key, "device"))
+		else if (strcmp(key, "name") && strcmp(key, "device") && strcmp(key, "like"))
 			unknown_key(r, key);
 	}
 }
@@ -254,7 +262,7 @@ static void check_numbers(Reader *r, const json_t *root)
 	for (int n = 0; n < MACHINE_NUMBERS; n++) {
 		const NumberInfo *row = &info[n];
 		bool other = row->on == (r->m->cuda ? ON_CPU : ON_CUDA), given = json_object_get(root, row->key);
-		const char *at = at_member(r, r->m->file, row->key);
+		const char *at = at_number(r, row->key);
 		if (other && given)
 			diag_error(r->d, at, "machines whose device is \"%s\" have no such number", r->m->cuda ? "cuda" : "cpu");
 		if (!other && !given && isnan(row->unsaid))
@@ -268,6 +276,47 @@ static void check_numbers(Reader *r, const json_t *root)
 				info[n].unit, info[n].doc);
 }
 
+/* ---- files like others ---- */
+
+enum { LIKE_MOST = 8 }; /* files, one like the next */
+
+/* Gives `root` the numbers that it leaves out and the file of "like" has, which stands in the folder of `path`.  Its
+ * measured rows and its name are not taken.  False after a message. */
+static bool inherit(Reader *r, json_t *root, const char *path, int depth)
+{
+	const json_t *like = json_object_get(root, "like");
+	if (!like)
+		return true;
+	const char *at = at_member(r, path, "like"), *name = json_string_value(like);
+	if (!name || !*name || strchr(name, '/')) {
+		diag_error(r->d, at, "expected the name of another machine file in the same folder");
+		return false;
+	}
+	if (depth == LIKE_MOST) {
+		diag_error(r->d, at, "more than %d files, each like the next: are they like each other?", LIKE_MOST);
+		return false;
+	}
+	const char *slash = strrchr(path, '/');
+	const char *other = arena_printf(r->a, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+	json_t *base = json_read(other, r->a, r->d);
+	bool ok = json_is_object(base) && inherit(r, base, other, depth + 1);
+	if (base && !json_is_object(base))
+		diag_error(r->d, other, "expected a JSON object");
+	const char *key;
+	json_t *v;
+	json_object_foreach(base, key, v) {
+		if (!ok || !strcmp(key, "name") || !strcmp(key, "kernels") || !strcmp(key, "collectives"))
+			continue;
+		bool own = json_object_get(root, key);
+		if (!own)
+			json_object_set(root, key, v);
+		if (own || !map_get(r->from, key)) /* else `other` has taken it itself */
+			map_put(r->from, arena_strdup(r->a, key), own ? NULL : (void *)other);
+	}
+	json_decref(base);
+	return ok;
+}
+
 Machine *machine_read(const char *path, Arena *a, Diag *d)
 {
 	int before = d->errors;
@@ -275,16 +324,16 @@ Machine *machine_read(const char *path, Arena *a, Diag *d)
 	if (!root)
 		return NULL;
 	Machine *m = NEW(a, Machine);
-	Reader r = {.m = m, .a = a, .d = d};
+	Reader r = {.m = m, .from = map_new(a), .a = a, .d = d};
 	m->file = arena_strdup(a, path);
 	m->by_op = map_new(a);
-	if (json_is_object(root)) {
+	if (!json_is_object(root)) {
+		diag_error(d, path, "expected a JSON object");
+	} else if (inherit(&r, root, path, 1)) {
 		m->name = read_text(&r, at_member(&r, m->file, "name"), json_object_get(root, "name"), "the machine's name");
 		read_device(&r, json_object_get(root, "device"));
 		read_members(&r, root);
 		check_numbers(&r, root);
-	} else {
-		diag_error(d, path, "expected a JSON object");
 	}
 	json_decref(root);
 	return d->errors == before ? m : NULL;

@@ -41,12 +41,33 @@ double cost_at_peak(const Machine *m, const Work *w, MachineLayout l, bool tf32)
 	return w->flops > 0 ? w->flops / (peak(m, w, tf32) * share(m, l)) : 0;
 }
 
+/* A wave of tiles of a product takes its products and what a tile needs to begin and to end. */
+static double tiles_of_product(const Machine *m, const Work *w, double products)
+{
+	double waves = ceil(w->tiles / m->of[MACHINE_PROCESSORS]);
+	return products + waves * m->of[MACHINE_TILE];
+}
+
+/* Tiles of attention wait for their exponentials.  A tile of queries begins, masks and ends in about the time of so
+ * many keys, and twice as many backward (FlashAttention-2 on H100 by length, in the figures of the FlashAttention-3
+ * paper). */
+enum { KEYS_LOST = 128 };
+static double tiles_of_attention(const Work *w, double products, double special)
+{
+	double lost = KEYS_LOST * (w->backward ? 2 : 1);
+	return (products + special) * (w->keys > 0 ? 1 + lost / w->keys : 1);
+}
+
 static double roofline(const Machine *m, const Work *w, MachineLayout l, bool tf32)
 {
 	double part = share(m, l), bus = m->cuda ? 1 : 1.0 / l.ranks;
 	double products = cost_at_peak(m, w, l, tf32) / (efficiency(m, w) * filled(m, w));
 	double bytes = w->bytes / (m->of[MACHINE_BANDWIDTH] * bus);
 	double special = w->special / (m->of[MACHINE_SPECIAL] * part);
+	if (m->cuda && w->class == COST_MATMUL)
+		products = tiles_of_product(m, w, products);
+	if (m->cuda && w->class == COST_ATTENTION)
+		products = tiles_of_attention(w, products, special);
 	return MAX(MAX(products, bytes), special) + w->calls * m->of[MACHINE_KERNEL];
 }
 

@@ -20,10 +20,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from machine import members as members_of, numbers as numbers_of
+
 MODEL = "llama3-8b"
 OPTIONS = ["--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda"]
 LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
 EXPOSED = 0.05      # of a step
+SLOWER = 1e-3       # of a step, that --wrap=auto may be behind the fastest
 RANKS = {"h100-8": 8, "h100-64": 64, "h100-1024": 1024}
 
 
@@ -36,7 +39,8 @@ def plan(shardc, model, *options):
 
 def first_uses(shardc, model, machine, world):
     """(unit, seconds computed from its first use to the next one's) of --wrap=each, in the order of use."""
-    fast = json.loads(machine.read_text())
+    fast = members_of(machine)
+    fast.pop("like", None)
     for key in ("link.bandwidth", "network.bandwidth"):
         if key in fast:
             fast[key][0] = 1e18
@@ -65,7 +69,7 @@ def members(shardc, model):
 
 
 def greedy_buckets(uses, units, machine, world, most):
-    numbers = {k: v[0] for k, v in json.loads(machine.read_text()).items() if isinstance(v, list)}
+    numbers = numbers_of(machine)
     bandwidth = numbers["link.bandwidth"]
     if world > numbers["ranks_per_host"]:
         bandwidth = min(bandwidth, numbers["network.bandwidth"] * numbers["ranks_per_host"])
@@ -119,7 +123,7 @@ def main(argv):
         auto = rows["--wrap=auto"]
         options = " ".join(auto["search"]["options"])
         print(f"      {options}; gap to the bound {100 * auto['search']['gap']:.2f}%")
-        slower = [w for w, p in rows.items() if p["prediction"]["step_ms"] < auto["prediction"]["step_ms"] * (1 - 2e-4)]
+        slower = [w for w, p in rows.items() if p["prediction"]["step_ms"] < auto["prediction"]["step_ms"] * (1 - SLOWER)]
         if slower:
             failed.append(f"{world} ranks: --wrap=auto is slower than {', '.join(slower)}")
         if auto["prediction"]["exposed_ms"] > EXPOSED * auto["prediction"]["step_ms"]:
@@ -131,7 +135,7 @@ def main(argv):
     if "--table" in argv:
         head = "| ranks | scheduler | step ms | exposed | GiB of a rank |\n| --- | --- | --- | --- | --- |\n"
         Path(argv[argv.index("--table") + 1]).write_text(head + "\n".join(table) + "\n")
-    print("\n".join(f"FAIL {f}" for f in failed) or "tests/predict/schedulers: --wrap=auto is never slower")
+    print("\n".join(f"FAIL {f}" for f in failed) or f"tests/predict/schedulers: --wrap=auto is at most {SLOWER:.1%} slower")
     return bool(failed)
 
 

@@ -112,6 +112,47 @@ static void good_file(void)
 	arena_free(a);
 }
 
+/* A file takes what it leaves out from the one that it is like, but for the name and measured rows. */
+static void like_another(void)
+{
+	Arena *a = arena_new();
+	char *said;
+	const char *base = arena_printf(a, "%s.base", path), *name = strrchr(base, '/') + 1;
+	read_text("{\"name\": \"base\", \"device\": \"cpu\", \"collectives\": [" GATHER("2", "8") "], " NUMBERS "}", a,
+		&said);
+	free(said);
+	CU_ASSERT_EQUAL(rename(path, base), 0);
+	const char *text = "{%s\"like\": \"%s\", \"memory\": [2e9, \"t\"]}";
+	Machine *m = read_text(arena_printf(a, text, "\"name\": \"y\", ", name), a, &said);
+	free(said);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+	CU_ASSERT_STRING_EQUAL(m->name, "y");
+	CU_ASSERT_EQUAL(m->of[MACHINE_MEMORY], 2e9);
+	CU_ASSERT_STRING_EQUAL(m->source[MACHINE_MEMORY], "t");
+	CU_ASSERT_EQUAL(m->of[MACHINE_FLOPS_F32], 1e11);
+	CU_ASSERT_EQUAL(m->n_collectives, 0);
+	const struct { const char *text, *said; } bad[] = {
+		{arena_printf(a, text, "", name), "$.name: error: expected the machine's name"},
+		{arena_printf(a, text, "", "none.json"), "none.json"},
+		{arena_printf(a, text, "", "../none.json"), "$.like: error: expected the name of another machine file"},
+		{arena_printf(a, text, "", strrchr(path, '/') + 1), "$.like: error: more than 8 files"},
+		{"{\"like\": 3}", "$.like: error: expected the name of another"}};
+	for (int i = 0; i < COUNT_OF(bad); i++) {
+		UNIT_CHECK(!read_text(bad[i].text, a, &said) && strstr(said, bad[i].said), bad[i].said);
+		free(said);
+	}
+	/* What is wrong is said of the file that has it. */
+	write_file("{\"memory\": [-1, \"t\"], \"special\": [-1, \"t\"]}");
+	CU_ASSERT_EQUAL(rename(path, base), 0);
+	CU_ASSERT_PTR_NULL(read_text(arena_printf(a, "{\"like\": \"%s\", \"special\": [-2, \"t\"]}", name), a, &said));
+	CU_ASSERT_PTR_NOT_NULL(strstr(said, ".base: $.memory: error: -1 is not"));
+	CU_ASSERT_PTR_NULL(strstr(said, ".base: $.special"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(said, ": $.special: error: -2 is not"));
+	free(said);
+	unlink(base);
+	arena_free(a);
+}
+
 /* ---- the work of ops ---- */
 
 static const char work_text[] =
@@ -146,6 +187,8 @@ static void work_of_ops(void)
 	CU_ASSERT_EQUAL(work_named(m, "all").flops, 2 * 2 * pairs * width);
 	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "causal").flops, 2 * 2 * pairs * width * 17 / 32, 1e-6);
 	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "near").flops, 2 * 2 * pairs * width * (3 * 16 - 2) / 256, 1e-6);
+	CU_ASSERT_EQUAL(work_named(m, "all").keys, 16);
+	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "causal").keys, 8.5, 1e-9);
 	CU_ASSERT_EQUAL(work_named(m, "e").special, 35);
 	CU_ASSERT_EQUAL(work_named(m, "r").special, 0);
 	CU_ASSERT_EQUAL(work_named(m, "t").bytes, 4.0 * 2 * 30);
@@ -185,7 +228,7 @@ static Machine ideal(bool cuda, Arena *a)
 	m.of[MACHINE_PROCESSORS] = 1;
 	for (int i = MACHINE_EFF_MATMUL; i <= MACHINE_EFF_ATTENTION_GRAD; i++)
 		m.of[i] = 1;
-	m.of[MACHINE_KERNEL] = 0;
+	m.of[MACHINE_KERNEL] = m.of[MACHINE_TILE] = 0;
 	m.of[MACHINE_LINK_LATENCY] = m.of[MACHINE_NETWORK_LATENCY] = 0;
 	m.of[MACHINE_CONTENTION] = m.of[MACHINE_CONTENTION_COPY] = 1;
 	return m;
@@ -394,6 +437,34 @@ static void measured_rows(void)
 	step_end(&s);
 }
 
+static double seconds_named(const Machine *on, const Module *m, const char *name)
+{
+	Work w = work_named(m, name);
+	return cost_seconds(on, value_named(m, name)->op, &w, (MachineLayout){1, 1}, false).seconds;
+}
+
+/* On GPUs a wave of tiles takes a time beside its products, and attention adds its exponentials and the ends of its
+ * tiles; on CPUs the longest part counts. */
+static void rates(void)
+{
+	Arena *a = arena_new();
+	Module *m = parsed(work_text);
+	double product = work_named(m, "product").flops, causal = work_named(m, "causal").flops, values = causal / (4 * 8);
+	for (int cuda = 0; cuda < 2; cuda++) {
+		Machine on = ideal(cuda, a);
+		on.of[MACHINE_RANKS] = 1;
+		on.of[MACHINE_FLOPS_F32] = 1e6;
+		on.of[MACHINE_TILE] = 10;
+		CU_ASSERT(equal(seconds_named(&on, m, "product"), product / 1e6 + (cuda ? 2 * 10 : 0))); /* a tile a sample */
+		on.of[MACHINE_SPECIAL] = 1e5;
+		double products = causal / 1e6, exponentials = values / 1e5;
+		double tiles = (products + exponentials) * (1 + 128 / 8.5);
+		CU_ASSERT(equal(seconds_named(&on, m, "causal"), cuda ? tiles : products));
+	}
+	ir_module_free(m);
+	arena_free(a);
+}
+
 /* A collective takes its latency and its bytes over links or, across hosts, the network, whichever is longer. */
 static void transfers(void)
 {
@@ -432,7 +503,9 @@ void suite_predict(void)
 	CU_pSuite s = CU_add_suite("predict", make_file, remove_file);
 	CU_add_test(s, "wrong machine files", bad_files);
 	CU_add_test(s, "a machine file", good_file);
+	CU_add_test(s, "a machine file like another", like_another);
 	CU_add_test(s, "work of ops", work_of_ops);
+	CU_add_test(s, "rates of products and attention", rates);
 	CU_add_test(s, "collectives alone", only_collectives);
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
 	CU_add_test(s, "contention", contention);
