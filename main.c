@@ -28,6 +28,7 @@
 #define VERSION "0.1"
 
 enum { EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
+enum { REPEAT_MAX = 1000 };
 
 static bool equals(const char *a, const char *b)
 {
@@ -528,6 +529,9 @@ static bool check_calibrate(const Options *o, Diag *d)
 		diag_error(d, "--emit", "shardc calibrate writes a machine file, no program");
 	if (o->what.passes || o->what.stop_after)
 		diag_error(d, o->what.passes ? "--passes" : "--stop-after", "shardc calibrate measures whole programs");
+	if (o->what.repeat > REPEAT_MAX)
+		diag_error(d, "--repeat", "at most %d steps of each program are measured, and %lld are asked for", REPEAT_MAX,
+			(long long)o->what.repeat);
 	if (options_sizes(o))
 		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give that which is predicted");
 	return d->errors == before;

@@ -156,7 +156,7 @@ static void text_curve(FILE *f, const Answers *all, Arena *a)
 		const CurvePoint *p = &c->at.at[i];
 		text_option(f, p->option);
 		fprintf(f, " %12s %12s %12.3f %12s\n", plan_human(a, p->limit), plan_human(a, p->bytes), p->seconds * 1e3,
-			i ? arena_printf(a, "%.3f", rate(p - 1, p)) : "");
+			i ? arena_printf(a, "%.3f", rate(p - 1, p)) : "-");
 	}
 	text_step(f, &c->more, &all->plan.at[0], c->step, true, a);
 	text_step(f, &c->less, &all->plan.at[0], c->step, false, a);
