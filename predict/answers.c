@@ -70,8 +70,26 @@ void answers_leave_out(Asking *s, ChangeKind kind, const char *option, const cha
 	vec_push(s->a, &s->out->left_out, ((Answer){.kind = kind, .option = option, .why = why}));
 }
 
+const char *answers_unfit(const Asking *s, const char *option)
+{
+	for (int i = 0; i < s->said.n; i++) {
+		const char *name = s->said.at[i].option, *at = option;
+		size_t n = strlen(name);
+		for (; (at = strstr(at, name)); at += n)
+			if ((at == option || at[-1] == ' ') && at[n] == '=')
+				return arena_printf(s->a, "%s says %s of it, and both may not be given", s->said.at[i].at,
+					s->said.at[i].text ? s->said.at[i].text : "no");
+	}
+	return NULL;
+}
+
 void answers_add(Asking *s, ChangeKind kind, const char *option, const Options *changed, Sync sync)
 {
+	const char *unfit = answers_unfit(s, option);
+	if (unfit) {
+		answers_leave_out(s, kind, option, unfit);
+		return;
+	}
 	const Tried *t = answers_try(s, changed, sync);
 	const Answer *now = s->out->plan.n ? &s->out->plan.at[0] : NULL;
 	Answer x = {.kind = kind, .option = option, .bytes = t->bytes, .why = t->why};
@@ -104,7 +122,10 @@ Answers *answers_find(const AskOf *of, const Options *o, Arena *a)
 	Module *m = v->of[VARIANT_ONLY];
 	Asking s = {.of = of, .o = o, .m = m, .sync = m->sync, .a = a, .out = NEW(a, Answers),
 		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)of->machine->of[MACHINE_MEMORY]};
+	Diag silent = {.silent = true};
+	policy_options(o, &s.said, a, &silent);
 	answers_add(&s, CHANGE_OF_NONE, "(this plan)", o, s.sync);
+	s.out->limit = s.limit;
 	if (!s.out->plan.n)
 		ice("a plan that was made cannot be made again");
 	find_peak(&s, v);

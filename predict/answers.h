@@ -59,8 +59,8 @@ struct Answers {
 	HeldShares modules, units; /* at the peak */
 	int64_t peak_bytes;
 	const char *peak_op;
+	int64_t limit;           /* bytes that a rank may have */
 	LargestList largest;
-	int64_t largest_limit;
 	const char *largest_why; /* why there is none; NULL */
 	Hybrid hybrid;
 	Curve curve;
@@ -78,6 +78,7 @@ typedef struct Tried {
 /* What is asked about. */
 typedef struct Asking {
 	VEC(Tried *) tried;
+	PolicyOptions said;      /* by a policy file */
 	const AskOf *of;
 	const Options *o;
 	Module *m;               /* the step of one micro-batch, at PLAN */
@@ -91,6 +92,8 @@ typedef struct Asking {
 const Tried *answers_try(Asking *s, const Options *o, Sync sync);
 /* The same; NULL: the plan is refused, or has no time. */
 const Played *answers_played(Asking *s, const Options *o, Sync sync);
+/* Why no user may give the option: a policy file says another value of it; NULL: one may. */
+const char *answers_unfit(const Asking *s, const char *option);
 /* Keeps the answer that a plan with these options gives, with the others or with what is left out. */
 void answers_add(Asking *s, ChangeKind kind, const char *option, const Options *changed, Sync sync);
 /* Keeps the reason why there is no such answer. */

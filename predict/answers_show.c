@@ -32,6 +32,12 @@ static bool fits(const Answer *x, const Machine *m)
 
 /* ---- text ---- */
 
+/* Reasons have names of the model. */
+static const char *reason(const char *why, Arena *a)
+{
+	return why ? str_escape(a, ESCAPE_TERMINAL, why) : "";
+}
+
 /* An option, and where the numbers of a long one begin. */
 static void text_option(FILE *f, const char *option)
 {
@@ -41,19 +47,20 @@ static void text_option(FILE *f, const char *option)
 		fprintf(f, "  %-*s", OPTION_WIDTH, option);
 }
 
-static void text_answer(FILE *f, const Answer *x, const Answer *now, const Machine *m, Arena *a)
+static void text_answer(FILE *f, const Answer *x, const Answers *all, const Machine *m, Arena *a)
 {
+	const Answer *now = &all->plan.at[0];
+	const char *over = !fits(x, m) ? ", more than a rank has" : x->bytes > all->limit ? ", above --memory-limit" : "";
 	text_option(f, x->option);
 	if (x->seconds > 0)
 		fprintf(f, " %12.3f %12.2f %+8.1f%%", x->seconds * 1e3, x->samples, 100 * (x->samples / now->samples - 1));
 	else
 		fprintf(f, " %12s %12s %9s", "-", "-", "-");
-	fprintf(f, " %12s%s%s%s\n", plan_human(a, x->bytes), fits(x, m) ? "" : ", more than a rank has", x->why ? "; " : "",
-		x->why ? x->why : "");
+	fprintf(f, " %12s%s%s%s\n", plan_human(a, x->bytes), over, x->why ? "; " : "", reason(x->why, a));
 }
 
 /* What makes the same plan is said in one line. */
-static void text_left_out(FILE *f, const Answer *const *x, int n)
+static void text_left_out(FILE *f, const Answer *const *x, int n, Arena *a)
 {
 	int same = 0;
 	for (int i = 0; i < n; i++)
@@ -70,13 +77,13 @@ static void text_left_out(FILE *f, const Answer *const *x, int n)
 		for (int k = i + 1; k < n; k++)
 			if (!x[k]->bytes && !strcmp(x[k]->why, x[i]->why))
 				fprintf(f, ", %s", x[k]->option);
-		fprintf(f, ": %s\n", x[i]->why);
+		fprintf(f, ": %s\n", reason(x[i]->why, a));
 	}
 }
 
 static void text_plans(FILE *f, const Answers *all, const Machine *m, Arena *a)
 {
-	const Answer **x = NEW_N(a, const Answer *, all->plan.n + all->left_out.n), *now = &all->plan.at[0];
+	const Answer **x = NEW_N(a, const Answer *, all->plan.n + all->left_out.n);
 	fprintf(f, "\nother plans, each predicted with its option alone, of each kind the fastest first\n"
 		"  %-*s %12s %12s %9s %12s\n", OPTION_WIDTH, "option", "step ms", "samples/s", "rate", "total memory");
 	for (int k = 0; k < CHANGE_KINDS; k++) {
@@ -84,8 +91,8 @@ static void text_plans(FILE *f, const Answers *all, const Machine *m, Arena *a)
 		if (n + left && *change_kind_info[k].title)
 			fprintf(f, " %s\n", change_kind_info[k].title);
 		for (int i = 0; i < n; i++)
-			text_answer(f, x[i], now, m, a);
-		text_left_out(f, x + n, left);
+			text_answer(f, x[i], all, m, a);
+		text_left_out(f, x + n, left, a);
 	}
 }
 
@@ -110,7 +117,7 @@ static void text_hybrid(FILE *f, const Hybrid *x, Arena *a)
 	fputs("\n--strategy=hybrid_shard beside full_shard, on all ranks of so many hosts, a rank with as many samples\n",
 		f);
 	if (x->why)
-		fprintf(f, "  no answer: %s\n", x->why);
+		fprintf(f, "  no answer: %s\n", reason(x->why, a));
 	for (int i = 0; i < x->at.n; i++) {
 		const HybridAt *at = &x->at.at[i];
 		fprintf(f, "  --world=%-6" PRId64 " %4" PRId64 " hosts: %.3f ms beside %.3f ms, by %s%s\n", at->world,
@@ -147,7 +154,7 @@ static void text_curve(FILE *f, const Answers *all, Arena *a)
 	const Curve *c = &all->curve;
 	fprintf(f, "\nmemory and time: the fastest plan within each limit, of --strategy and --remat\n");
 	if (c->why) {
-		fprintf(f, "  no answer: %s\n", c->why);
+		fprintf(f, "  no answer: %s\n", reason(c->why, a));
 		return;
 	}
 	fprintf(f, "  %-*s %12s %12s %12s %12s\n", OPTION_WIDTH, "option", "limit", "total memory", "step ms",
@@ -165,9 +172,9 @@ static void text_curve(FILE *f, const Answers *all, Arena *a)
 static void text_largest(FILE *f, const Answers *all, Arena *a)
 {
 	fprintf(f, "\nlargest sizes, each alone, with which a rank needs no more than %s\n",
-		plan_human(a, all->largest_limit));
+		plan_human(a, all->limit));
 	if (all->largest_why)
-		fprintf(f, "  no answer: %s\n", all->largest_why);
+		fprintf(f, "  no answer: %s\n", reason(all->largest_why, a));
 	for (int i = 0; i < all->largest.n; i++) {
 		const Largest *l = &all->largest.at[i];
 		if (l->size)

@@ -30,7 +30,7 @@ static bool make_way(Asking *s, int change, Way *w)
 	if (change >= 0) {
 		change_options((ChangeId)change, &w->o, &w->sync);
 		w->strategy = change_info[change].option;
-		if (w->o.sharding.strategy == s->o->sharding.strategy)
+		if (w->o.sharding.strategy == s->o->sharding.strategy || answers_unfit(s, w->strategy))
 			return false;
 	}
 	Options none = w->o, block = w->o;

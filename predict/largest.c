@@ -50,7 +50,6 @@ static void grow(const Asking *s, int at, int64_t now, Largest *out)
 void largest_find(Asking *s)
 {
 	Answers *x = s->out;
-	x->largest_limit = s->limit;
 	if (options_sizes(s->o)) {
 		x->largest_why = "the program has several sizes (--bind=DIM=N,N), which share their memory; give one";
 		return;
