@@ -122,7 +122,7 @@ static void text_hybrid(FILE *f, const Hybrid *x, Arena *a)
 		const HybridAt *at = &x->at.at[i];
 		fprintf(f, "  --world=%-6" PRId64 " %4" PRId64 " hosts: %.3f ms beside %.3f ms, by %s%s\n", at->world,
 			at->hosts, at->hybrid * 1e3, at->full * 1e3, plan_human(a, at->hybrid_bytes),
-			at->pays ? ": it pays from here on" : "");
+			at->pays && (!i || !at[-1].pays) ? ": it pays from here on" : "");
 	}
 	if (x->at.n && !x->at.at[x->at.n - 1].pays)
 		fputs("  it pays on none of them: it is no faster, or a rank has not the memory\n", f);

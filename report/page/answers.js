@@ -46,10 +46,10 @@ function curveAnswer() {
 }
 
 function hybridAnswer() {
-	const hybrid = plan.hybrid, last = hybrid.tried[hybrid.tried.length - 1];
+	const hybrid = plan.hybrid, first = hybrid.tried.find(row => row.pays);
 	if (hybrid.why)
 		return [unanswered(hybrid.why)];
-	return [el("p", null, last.pays ? `It pays from ${last.hosts} hosts on.` : "It pays on none of these: it is no faster, " +
+	return [el("p", null, first ? `It pays from ${first.hosts} hosts on.` : "It pays on none of these: it is no faster, " +
 		"or a rank has not the memory."),
 	table("hybrid", [["hosts", "number"], ["ranks", "number"], ["full_shard ms", "number", stepText],
 		["hybrid_shard ms", "number", stepText], ["memory of hybrid_shard", "number", bytesText]],
