@@ -33,14 +33,30 @@ static void add_wrap(Asking *s, const char *policy)
 	answers_add(s, CHANGE_OF_UNITS, answers_option(s, "--wrap", policy), &changed, s->sync);
 }
 
-/* An eighth and a thirty-second of the model, in the order of use. */
+static int64_t largest_unit(const Module *m)
+{
+	int64_t most = 0;
+	for (int i = 0; i < m->n_units; i++) {
+		int64_t n = 0;
+		for (int k = 0; k < m->units[i]->n_params; k++)
+			n += type_numel(&m->units[i]->params[k]->type);
+		most = MAX(most, n);
+	}
+	return most;
+}
+
+/* Modules of at least a quarter of the largest unit; an eighth and a thirty-second of the model, in the order of use. */
 static void add_sizes(Asking *s)
 {
-	int64_t bytes = 0;
+	int64_t bytes = 0, quarter = largest_unit(s->m) / 4;
 	for (int i = 0; i < s->m->n_symbols; i++)
 		if (s->m->symbols[i]->kind == SYM_PARAM)
 			bytes += type_bytes(&s->m->symbols[i]->type);
-	for (int parts = 8; parts <= 32 && bytes && !change_unfit(CHANGE_WRAP_EACH, s->o); parts *= 4)
+	if (change_unfit(CHANGE_WRAP_EACH, s->o))
+		return;
+	if (quarter)
+		add_wrap(s, arena_printf(s->a, "size:%" PRId64, quarter));
+	for (int parts = 8; parts <= 32 && bytes; parts *= 4)
 		add_wrap(s, arena_printf(s->a, "exec-order:%" PRId64, ceil_div(bytes, parts)));
 }
 

@@ -183,6 +183,14 @@ static void add_policy(Asking *s, const char *policy)
 	answers_add(s, CHANGE_OF_PRECISION, answers_option(s, "--wrap", policy), &changed, s->sync);
 }
 
+static bool has_norms(const Module *m)
+{
+	bool any = false;
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		any = any || op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM;
+	return any;
+}
+
 /* In a program of 16 bits each unit beside the blocks in f32; in one of f32 the blocks in bf16. */
 static void add_dtypes(Asking *s, const Blocks *b)
 {
@@ -204,9 +212,8 @@ static void add_dtypes(Asking *s, const Blocks *b)
 	}
 	if (why)
 		answers_leave_out(s, CHANGE_OF_PRECISION, option, why);
-	if (halves)
-		answers_leave_out(s, CHANGE_OF_PRECISION, "norms in f32",
-			"inside, all norms compute in f32 (docs/precision.md)");
+	if (halves && has_norms(s->m))
+		answers_leave_out(s, CHANGE_OF_PRECISION, "norms in f32", "they compute in f32 in any program (docs/precision.md)");
 	for (int i = 0; !why && halves && i < n; i++)
 		add_policy(s, policy_of(s, &blocks, beside, n, beside[i], "f32"));
 	if (!why && !halves)
