@@ -62,7 +62,7 @@ static void add_sizes(Asking *s)
 
 /* ---- groups of ranks ---- */
 
-/* Groups of hybrid_shard below those of a host. */
+/* hybrid_shard in groups of 2, 4, 8, .. ranks, but for those of a host, which it has without --shard-size. */
 static void add_groups(Asking *s)
 {
 	int64_t world = MAX(s->o->sharding.world, 1), of_host = world / MAX(s->o->sharding.hosts, 1);

@@ -4,7 +4,6 @@
  * chooses for that limit.  Each point is a plan that was made and played.  A strategy that needs more memory and is no
  * faster than another, both without recomputing and with that of whole blocks, is not looked at. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "passes/remat/remat.h"
