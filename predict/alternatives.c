@@ -45,7 +45,7 @@ static int64_t largest_unit(const Module *m)
 	return most;
 }
 
-/* Modules of at least a quarter of the largest unit; an eighth and a thirty-second of the model, in the order of use. */
+/* Modules of a quarter of the largest unit; an eighth and a thirty-second of the model, in the order of use. */
 static void add_sizes(Asking *s)
 {
 	int64_t bytes = 0, quarter = largest_unit(s->m) / 4;

@@ -213,7 +213,8 @@ static void add_dtypes(Asking *s, const Blocks *b)
 	if (why)
 		answers_leave_out(s, CHANGE_OF_PRECISION, option, why);
 	if (halves && has_norms(s->m))
-		answers_leave_out(s, CHANGE_OF_PRECISION, "norms in f32", "they compute in f32 in any program (docs/precision.md)");
+		answers_leave_out(s, CHANGE_OF_PRECISION, "norms in f32",
+			"they compute in f32 in any program (docs/precision.md)");
 	for (int i = 0; !why && halves && i < n; i++)
 		add_policy(s, policy_of(s, &blocks, beside, n, beside[i], "f32"));
 	if (!why && !halves)
