@@ -36,7 +36,7 @@ void hybrid_find(Asking *s)
 	Hybrid *x = &s->out->hybrid;
 	const Machine *m = s->of->machine;
 	HybridAt at = {0}, half;
-	int64_t of_host = (int64_t)m->of[MACHINE_RANKS], all = m->cuda ? (int64_t)m->of[MACHINE_HOSTS] : 1;
+	int64_t of_host = (int64_t)m->of[MACHINE_RANKS], all = (int64_t)m->of[MACHINE_HOSTS];
 	if (all < 2)
 		x->why = arena_printf(s->a, "%s describes one host, and hybrid_shard is for several", m->file);
 	for (int64_t hosts = 2; hosts <= all && !at.pays; hosts *= 4) {
