@@ -60,7 +60,7 @@ $(BUILD)/obj/%.o: %.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Reports: the style and the script of their page become arrays of a header.
-PAGE := report/page/style.css $(patsubst %,report/page/%.js,text data chart timeline memory tables tree run page)
+PAGE := report/page/style.css $(patsubst %,report/page/%.js,text data chart timeline memory tables tree run answers page)
 $(BUILD)/report/page.h: $(PAGE) Makefile
 	@mkdir -p $(@D)
 	{ echo 'static const unsigned char page_style[] = {'; od -An -v -tx1 $(filter %.css,$(PAGE)) | sed 's/ \(..\)/0x\1,/g'; \

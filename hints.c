@@ -107,7 +107,7 @@ static int64_t plan_with(const Row *r, const Restart *start, const Options *o, S
 {
 	Options changed = *o;
 	Variants v;
-	if (!change_applies(r->change, o))
+	if (change_unfit(r->change, o))
 		return -1;
 	change_options(r->change, &changed, &sync);
 	int64_t total = change_plan(start, &changed, sync, &v) ? pipeline_memory(&v, &changed).total : -1;

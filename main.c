@@ -28,6 +28,7 @@
 #define VERSION "0.1"
 
 enum { EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
+enum { REPEAT_MAX = 1000 };
 
 static bool equals(const char *a, const char *b)
 {
@@ -138,27 +139,33 @@ static CodegenPlan describe_plan(Module *m, const Sizes *s, const Options *o, Ar
 		.sizes = s->n > 1 ? s : NULL};
 }
 
-/* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
- * messages. */
-static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Search *search,
-	const Restart *start, const PlanAgain *again, Arena *a, Diag *d)
+/* Prints the plan, after compiling without its collectives, and what it predicts for a machine; *answers is what --ask
+ * found, or NULL.  False after messages. */
+static bool print_plan(Module *m, const AskOf *of, const Options *o, const Search *search, const Answers **answers,
+	Arena *a, Diag *d)
 {
+	const Sizes *s = of->program;
+	const Machine *machine = of->machine;
 	const CodegenPlan plan = describe_plan(m, s, o, a);
-	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_asks(o, start, d)))
+	*answers = NULL;
+	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_asks(o, of->start, d)))
 		return false;
+	if (machine && o->what.ask)
+		*answers = answers_find(of, o, a);
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 	if (search)
 		(o->what.format == FORMAT_JSON ? search_json : search_text)(stdout, search);
-	return !machine || predict_show(stdout, &(PredictOf){s, start, machine, again}, o, d);
+	return !machine || predict_show(stdout, &(PredictOf){s, machine, *answers}, o, d);
 }
 
 /* Writes the page of --report; false after messages. */
 static bool write_report(const Report *r, const Sizes *s, const Options *o, const Machine *machine,
-	const Restart *start, Arena *a, Diag *d)
+	const Answers *answers, Arena *a, Diag *d)
 {
 	const Variants *v = &s->of[s->n - 1];
 	const CodegenPlan plan = describe_plan(v->of[VARIANT_ONLY], s, o, a);
-	const ReportOf of = {.program = s, .v = v, .plan = &plan, .machine = machine, .start = start};
+	const ReportOf of = {.program = s, .v = v, .plan = &plan, .machine = machine,
+		.answers = answers};
 	return !o->what.report || report_write(r, &of, o, d);
 }
 
@@ -421,9 +428,10 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		status = calibrate_model(&all, o, d);
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
+	const Answers *answers = NULL;
 	if (!status && !ir && !runs && !measures)
-		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, &again, a, d)
-			&& write_report(report, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
+		status = print_plan(m, &(AskOf){&all, &start, machine, &again}, o, plans ? search : NULL, &answers, a, d)
+			&& write_report(report, &all, o, machine, answers, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs && !measures)
 		print_hints(&all, o, &start);
 	build_free_sizes(&all);
@@ -521,6 +529,9 @@ static bool check_calibrate(const Options *o, Diag *d)
 		diag_error(d, "--emit", "shardc calibrate writes a machine file, no program");
 	if (o->what.passes || o->what.stop_after)
 		diag_error(d, o->what.passes ? "--passes" : "--stop-after", "shardc calibrate measures whole programs");
+	if (o->what.repeat > REPEAT_MAX)
+		diag_error(d, "--repeat", "at most %d steps of each program are measured, and %lld are asked for", REPEAT_MAX,
+			(long long)o->what.repeat);
 	if (options_sizes(o))
 		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give that which is predicted");
 	return d->errors == before;

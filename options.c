@@ -519,6 +519,17 @@ bool options_join(Options *o, const char *name, const char *text, const char *at
 	return d->errors == before;
 }
 
+/* The members of a policy file. */
+static void help_policy(FILE *f)
+{
+	fputs("\nthe JSON object of --wrap=file:POLICY.json, or of its text, --wrap='file:{..}' (docs/sharding.md):\n", f);
+#define POLICY_MEMBER(key, kind, option, doc) fprintf(f, "  %-31s %s\n", #key, doc);
+#include "passes/shard/policy.def"
+	fputs("each of its units:\n", f);
+#define UNIT_MEMBER(key, kind, doc) fprintf(f, "  %-31s %s\n", #key, doc);
+#include "passes/shard/policy.def"
+}
+
 void options_help(FILE *f)
 {
 	fputs("usage: shardc MODEL.onnx -o train [options]          compile to a training binary\n"
@@ -546,6 +557,7 @@ void options_help(FILE *f)
 			row->values, is_list(row) ? " .." : "");
 		fprintf(f, "%s%*s%s\n", n < 34 ? "" : "\n", n < 34 ? 34 - n : 34, "", row->help);
 	}
+	help_policy(f);
 	fputs("\nOptions with .. may be repeated, others are given once.  What --config files say is replaced by what\n"
 	      "the command line says, a list as a whole.  N and BYTES may be 60K, 1e8, 1.5G: K, M, G, T are powers of\n"
 	      "1000, of bytes powers of 1024 (64M, 200MiB; 200MB is 200,000,000).  REGEX is a POSIX extended regular\n"

@@ -12,3 +12,14 @@ json_t *json_read(const char *path, Arena *a, Diag *d)
 		diag_error(d, arena_printf(a, "%s:%d:%d", path, e.line, e.column), "%s", e.text);
 	return root;
 }
+
+json_t *json_read_given(const char *given, const char *option, Arena *a, Diag *d)
+{
+	json_error_t e;
+	if (*given != '{')
+		return json_read(given, a, d);
+	json_t *root = json_loads(given, JSON_REJECT_DUPLICATES, &e);
+	if (!root)
+		diag_error(d, option, "at %d:%d of its text: %s", e.line, e.column, e.text);
+	return root;
+}

@@ -151,3 +151,30 @@ bool pattern_check(const char *pattern, const char *where, Diag *d)
 		regfree(&re);
 	return ok;
 }
+
+static void put_literally(Buf *b, const char *text, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, strchr("\\.[]{}()*+?|^$", text[i]) ? "\\%c" : "%c", text[i]);
+}
+
+char *pattern_of_names(const char *const *name, int n, Arena *a)
+{
+	Buf b = {0};
+	size_t same = strlen(name[0]);
+	for (int i = 1; i < n; i++)
+		while (strncmp(name[i], name[0], same))
+			same--;
+	while (n > 1 && same && name[0][same - 1] != '.')
+		same--;
+	buf_printf(&b, "^");
+	put_literally(&b, name[0], same);
+	for (int i = 0; i < n && n > 1; i++) {
+		buf_printf(&b, i ? "|" : "(");
+		put_literally(&b, name[i] + same, strlen(name[i]) - same);
+	}
+	buf_printf(&b, n > 1 ? ")$" : "$");
+	char *text = arena_strndup(a, b.at, b.n);
+	buf_free(&b);
+	return text;
+}

@@ -12,6 +12,8 @@
 bool pattern_compile(regex_t *re, const char *pattern, const char *where, Diag *d);
 /* Whether the expression is valid; reports an error if not. */
 bool pattern_check(const char *pattern, const char *where, Diag *d);
+/* The expression that exactly these names match, which have as much in common as can be said once: "^h\\.(1|2)$". */
+char *pattern_of_names(const char *const *name, int n, Arena *a);
 static inline bool pattern_matches(const regex_t *re, const char *text) { return !regexec(re, text, 0, NULL, 0); }
 
 #endif

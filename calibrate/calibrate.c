@@ -20,7 +20,7 @@
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
 enum { PROBE_ROUNDS = 1, MODEL_ROUNDS = 2 }; /* a probe's rows are corrected by others, a model's stand alone */
-enum { LAYOUTS = 4, FIRST_STEP = 3, LAST_STEP = 18 }; /* steps that are traced; those before warm caches up */
+enum { LAYOUTS = 4, FIRST_STEP = 3 }; /* of those that are traced; the steps before warm caches up */
 static const double noisy = 0.25;
 
 typedef struct Calibration {
@@ -28,6 +28,7 @@ typedef struct Calibration {
 	const char *dir;         /* temporary */
 	MachineLayout layout[LAYOUTS];
 	int n_layouts;
+	int64_t repeat;          /* steps of each program that are traced */
 	const Machine *old;      /* the file to which a model is added; NULL: the machine is measured */
 	Measured all;
 	Arena *a;
@@ -106,8 +107,8 @@ static bool run_once(Calibration *c, const char *program, const char *trace, con
 		(char *)trace, "--trace-steps", NULL, "--ranks", NULL, "--threads", NULL};
 	for (int i = 0; i < COUNT_OF(fixed); i++)
 		vec_push(c->a, &argv, fixed[i]);
-	argv.at[6] = arena_printf(c->a, "%d", LAST_STEP + 1);
-	argv.at[10] = arena_printf(c->a, "%d:%d", FIRST_STEP, LAST_STEP);
+	argv.at[6] = arena_printf(c->a, "%lld", (long long)(FIRST_STEP + c->repeat));
+	argv.at[10] = arena_printf(c->a, "%d:%lld", FIRST_STEP, (long long)(FIRST_STEP + c->repeat - 1));
 	argv.at[12] = arena_printf(c->a, "%d", layout.ranks);
 	argv.at[14] = arena_printf(c->a, "%d", layout.threads);
 	if (!samples_write(m, c->dir, layout.ranks, &argv, c->a, c->d))
@@ -250,7 +251,7 @@ static double now(void)
 
 int calibrate(const Sizes *model, const Options *o, const CodegenTarget *target, Diag *d)
 {
-	Calibration c = {.target = target, .a = arena_new(), .d = d};
+	Calibration c = {.target = target, .repeat = o->what.repeat, .a = arena_new(), .d = d};
 	const char *temp = getenv("TMPDIR");
 	char *dir = arena_printf(c.a, "%s/shardc-calibrate-XXXXXX", temp && *temp ? temp : "/tmp");
 	double began = now();

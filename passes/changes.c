@@ -4,7 +4,12 @@
 #include <string.h>
 
 const ChangeInfo change_info[CHANGES] = {
-#define CHANGE(id, option, what, ...) {option, what},
+#define CHANGE(id, kind, option, what, ...) {CHANGE_OF_##kind, option, what},
+#include "passes/changes.def"
+};
+
+const ChangeKindInfo change_kind_info[CHANGE_KINDS] = {
+#define CHANGE_KIND(id, key, title) {key, title},
 #include "passes/changes.def"
 };
 
@@ -31,22 +36,31 @@ static void to_prefetch(Options *o, const char *forward, const char *backward)
 void change_options(ChangeId id, Options *o, Sync *sync)
 {
 	switch (id) {
-#define CHANGE(id, option, what, ...) case CHANGE_##id: __VA_ARGS__ break;
+#define CHANGE(id, kind, option, what, ...) case CHANGE_##id: __VA_ARGS__ break;
 #include "passes/changes.def"
 	case CHANGES: ice("change %d", (int)id);
 	}
 }
 
-bool change_applies(ChangeId id, const Options *o)
+const char *change_unfit(ChangeId id, const Options *o)
 {
 	bool of_file = o->sharding.wrap.n && !strncmp(o->sharding.wrap.at[0], "file:", 5);
-	return !of_file || strncmp(change_info[id].option, "--wrap=", 7);
+	if (of_file && change_info[id].kind == CHANGE_OF_UNITS)
+		return "the units are those of a policy file, and with it go the other options that it says";
+	if (id == CHANGE_SYNC_EVERY && !options_many(o))
+		return "a step has one micro-batch (--accum=many: several)";
+	return NULL;
+}
+
+bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d)
+{
+	Options changed = *o;
+	changed.memory.memory_limit = 0;
+	return pipeline_again(start, &changed, sync, out, d);
 }
 
 bool change_plan(const Restart *start, const Options *o, Sync sync, Variants *out)
 {
-	Options changed = *o;
 	Diag d = {.silent = true};
-	changed.memory.memory_limit = 0;
-	return pipeline_again(start, &changed, sync, out, &d);
+	return change_plan_saying(start, o, sync, out, &d);
 }

@@ -9,16 +9,25 @@ typedef enum ChangeId {
 #include "passes/changes.def"
 	CHANGES
 } ChangeId;
-typedef struct ChangeInfo { const char *option, *what; } ChangeInfo;
+typedef enum ChangeKind {
+#define CHANGE_KIND(id, ...) CHANGE_OF_##id,
+#include "passes/changes.def"
+	CHANGE_KINDS
+} ChangeKind;
+typedef struct ChangeInfo { ChangeKind kind; const char *option, *what; } ChangeInfo;
+typedef struct ChangeKindInfo { const char *key, *title; } ChangeKindInfo;
 extern const ChangeInfo change_info[CHANGES];
+extern const ChangeKindInfo change_kind_info[CHANGE_KINDS];
 
 /* Makes the change in *o, and in *sync.  --strategy takes the place of what --unit-strategy and --bcast-dtype say,
  * and of --shard-size where there are no groups. */
 void change_options(ChangeId id, Options *o, Sync *sync);
-/* Whether the change is of one option alone: with a policy file go the other options that it says. */
-bool change_applies(ChangeId id, const Options *o);
+/* Why the change cannot be made alone; NULL: it can. */
+const char *change_unfit(ChangeId id, const Options *o);
 /* Plans again, from `start`, with the options as they are but for --memory-limit, which does not hold.  Says nothing;
  * false: they are refused.  pipeline_free frees *out in any case. */
 bool change_plan(const Restart *start, const Options *o, Sync sync, Variants *out);
+/* The same, with messages to d. */
+bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d);
 
 #endif

@@ -99,7 +99,7 @@ typedef struct PolicyOption {
 	const char *at;      /* "policy.json: $.strategy" */
 } PolicyOption;
 typedef VEC(PolicyOption) PolicyOptions;
-const char *policy_path(const Options *o); /* the file that --wrap names; NULL = none */
+const char *policy_path(const Options *o); /* the file that --wrap names, or its text; NULL = none */
 /* Reads the file that --wrap names; nothing where it names none.  False after messages about all that is wrong. */
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d);
 

@@ -1,139 +1,132 @@
 /* predict/alternatives.c: `shardc plan --machine --ask`: what other options would cost in time and memory.
  *
- * Each row is planned and predicted again with its option alone, so its numbers are those of a plan that was made with
- * it; they do not add up.  An option that is refused in this place, or that changes nothing, has no row. */
+ * Each answer is planned and predicted again with its option alone, so its numbers are those of a plan that was made
+ * with it; they do not add up. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "passes/changes.h"
-#include "predict/private.h"
+#include "predict/answers.h"
 
-#define MIB ((int64_t)1 << 20)
+enum { MANY = 64 }; /* ranks: of more, fewer groups are tried */
 
-typedef struct Alternative {
-	const char *option;
-	int64_t bytes;
-	double seconds, samples; /* of a step; a second, of all ranks */
-} Alternative;
+/* ---- changes of one option ---- */
 
-typedef struct Asking {
-	const Restart *start;
-	const Machine *m;
-	Arena *a;
-	Alternative at[CHANGES + 5]; /* this plan, each change, two of --remat=auto, twice and half the ranks */
-	int n;
-} Asking;
-
-/* Adds a row for a plan with these options, if they are not refused and make a difference. */
-static void add(Asking *all, const char *option, const Options *o, Sync sync)
+static void add_change(Asking *s, ChangeId id)
 {
-	Played p;
-	if (!predict_played(all->start, o, sync, all->m, 0, &p))
+	Options changed = *s->o;
+	Sync sync = s->sync;
+	const ChangeInfo *info = &change_info[id];
+	change_options(id, &changed, &sync);
+	const char *unfit = change_unfit(id, s->o);
+	if (unfit)
+		answers_leave_out(s, info->kind, info->option, unfit);
+	else
+		answers_add(s, info->kind, info->option, &changed, sync);
+}
+
+/* ---- units of so many bytes ---- */
+
+static void add_wrap(Asking *s, const char *policy)
+{
+	Options changed = *s->o;
+	changed.sharding.wrap = (OptionList){.at = {policy}, .n = 1};
+	answers_add(s, CHANGE_OF_UNITS, answers_option(s, "--wrap", policy), &changed, s->sync);
+}
+
+static int64_t largest_unit(const Module *m)
+{
+	int64_t most = 0;
+	for (int i = 0; i < m->n_units; i++) {
+		int64_t n = 0;
+		for (int k = 0; k < m->units[i]->n_params; k++)
+			n += type_numel(&m->units[i]->params[k]->type);
+		most = MAX(most, n);
+	}
+	return most;
+}
+
+/* Modules of a quarter of the largest unit; an eighth and a thirty-second of the model, in the order of use. */
+static void add_sizes(Asking *s)
+{
+	int64_t bytes = 0, quarter = largest_unit(s->m) / 4;
+	for (int i = 0; i < s->m->n_symbols; i++)
+		if (s->m->symbols[i]->kind == SYM_PARAM)
+			bytes += type_bytes(&s->m->symbols[i]->type);
+	if (change_unfit(CHANGE_WRAP_EACH, s->o))
 		return;
-	Alternative x = {option, p.memory.total, p.seconds, p.samples};
-	const Alternative *now = &all->at[0];
-	if (!all->n || x.bytes != now->bytes || x.seconds != now->seconds)
-		all->at[all->n++] = x;
+	if (quarter)
+		add_wrap(s, arena_printf(s->a, "size:%" PRId64, quarter));
+	for (int parts = 8; parts <= 32 && bytes; parts *= 4)
+		add_wrap(s, arena_printf(s->a, "exec-order:%" PRId64, ceil_div(bytes, parts)));
+}
+
+/* ---- groups of ranks ---- */
+
+/* hybrid_shard in groups of 2, 4, 8, .. ranks, but for those of a host, which it has without --shard-size. */
+static void add_groups(Asking *s)
+{
+	int64_t world = MAX(s->o->sharding.world, 1), of_host = world / MAX(s->o->sharding.hosts, 1);
+	bool any = false;
+	for (int64_t size = 2; size < world; size *= world > MANY ? 4 : 2) {
+		Options changed = *s->o;
+		Sync sync = s->sync;
+		if (world % size || (size == of_host && s->o->sharding.hosts > 1))
+			continue;
+		change_options(CHANGE_HYBRID_SHARD, &changed, &sync);
+		changed.sharding.shard_size = size;
+		changed.given.shard_size = any = true;
+		answers_add(s, CHANGE_OF_STRATEGY, arena_printf(s->a, "%s --shard-size=%" PRId64,
+			change_info[CHANGE_HYBRID_SHARD].option, size), &changed, sync);
+	}
+	if (!any)
+		answers_leave_out(s, CHANGE_OF_STRATEGY, "--shard-size", arena_printf(s->a, "%" PRId64 " rank%s no smaller "
+			"groups of two, four or more", world, world == 1 ? " has" : "s have"));
 }
 
 /* Other numbers of ranks, as far as the machine has them; owners are fixed for one number. */
-static void add_world(Asking *all, const Options *o, Sync sync, int64_t world)
+static void add_world(Asking *s, int64_t world)
 {
+	const Options *o = s->o;
+	const Machine *m = s->of->machine;
 	Options changed = *o;
-	int64_t of_host = (int64_t)all->m->of[MACHINE_RANKS];
+	const char *option = arena_printf(s->a, "--world=%" PRId64, world);
 	changed.sharding.world = world;
-	if (all->m->cuda)
-		changed.sharding.hosts = ceil_div(world, of_host);
-	bool fits = !all->m->cuda || world <= machine_world(all->m);
-	if (fits && !strategy_info[o->sharding.strategy].owned && world % MAX(changed.sharding.hosts, 1) == 0
-		&& world % MAX(o->sharding.shard_size, 1) == 0)
-		add(all, arena_printf(all->a, "--world=%" PRId64, world), &changed, sync);
+	if (m->cuda)
+		changed.sharding.hosts = ceil_div(world, (int64_t)m->of[MACHINE_RANKS]);
+	int64_t hosts = MAX(changed.sharding.hosts, 1), group = MAX(o->sharding.shard_size, 1);
+	const char *why = NULL;
+	if (m->cuda && world > machine_world(m))
+		why = arena_printf(s->a, "%s has %" PRId64 " ranks; a machine file of more hosts has more", m->file,
+			machine_world(m));
+	else if (strategy_info[o->sharding.strategy].owned)
+		why = arena_printf(s->a, "owners of %s are made for one number of ranks",
+			strategy_info[o->sharding.strategy].text);
+	else if (world % hosts || world % group)
+		why = arena_printf(s->a, "%" PRId64 " ranks are no multiple of %" PRId64 " %s", world,
+			world % hosts ? hosts : group, world % hosts ? "hosts" : "of --shard-size");
+	if (why)
+		answers_leave_out(s, CHANGE_OF_RANKS, option, why);
+	else
+		answers_add(s, CHANGE_OF_RANKS, option, &changed, s->sync);
 }
 
-/* What recomputing less than blocks costs and frees: up to a third, and two thirds, of what --remat=block frees. */
-static void add_recomputing(Asking *all, const PredictOf *of, const Options *o, Sync sync)
+static void add_worlds(Asking *s)
 {
-	const Alternative *block = NULL;
-	for (int i = 1; i < all->n; i++)
-		block = strcmp(all->at[i].option, change_info[CHANGE_REMAT_BLOCK].option) ? block : &all->at[i];
-	if (!of->again || !block)
-		return;
-	int64_t most = all->at[0].bytes, least = block->bytes;
-	for (int part = 1; part <= 2 && least < most; part++) {
-		Options changed = *o;
-		changed.memory.memory_limit = (most - (most - least) / 3 * part) / MIB * MIB;
-		changed.memory.remat = "auto";
-		const char *policy = of->again->recompute(&changed, of->again->context, all->a);
-		const char *option = arena_printf(all->a, "--remat=auto --memory-limit=%" PRId64 "M",
-			changed.memory.memory_limit / MIB);
-		changed.memory.remat = policy;
-		if (policy && *policy == '{')
-			add(all, option, &changed, sync);
-	}
+	int64_t world = MAX(s->o->sharding.world, 1), all = s->of->machine->cuda ? machine_world(s->of->machine) : 0;
+	add_world(s, 2 * world);
+	if (all > 2 * world)
+		add_world(s, all);
+	if (world % 2 == 0)
+		add_world(s, world / 2);
+	if (world > 2 && world % 2)
+		answers_leave_out(s, CHANGE_OF_RANKS, "fewer ranks", arena_printf(s->a, "%" PRId64 " has no half", world));
 }
 
-static int faster(const void *x, const void *y)
+void alternatives_find(Asking *s)
 {
-	const Alternative *a = x, *b = y;
-	return a->samples != b->samples ? (a->samples < b->samples ? 1 : -1) : strcmp(a->option, b->option);
-}
-
-/* ---- output ---- */
-
-static void text_row(FILE *f, const Alternative *x, const Alternative *now, const Machine *m, Arena *a)
-{
-	bool fits = (double)x->bytes <= m->of[MACHINE_MEMORY];
-	fprintf(f, "  %-46s %12.3f %12.2f %+8.1f%% %12s%s\n", x->option, x->seconds * 1e3, x->samples,
-		100 * (x->samples / now->samples - 1), plan_human(a, x->bytes), fits ? "" : ", more than a rank has");
-}
-
-static void text_rows(FILE *f, const Alternative *at, int n, const Alternative *now, const Machine *m)
-{
-	Arena *a = arena_new();
-	fprintf(f, "\nother plans, each predicted with its option alone, the fastest first\n  %-46s %12s %12s %9s %12s\n",
-		"option", "step ms", "samples/s", "rate", "total memory");
-	for (int i = 0; i < n; i++)
-		text_row(f, &at[i], now, m, a);
-	arena_free(a);
-}
-
-static void json_rows(FILE *f, const Alternative *at, int n, const Machine *m)
-{
-	fputs("  \"alternatives\": [", f);
-	for (int i = 0; i < n; i++)
-		fprintf(f, "%s\n    {\"option\": \"%s\", \"step_ms\": %.6g, \"samples_per_s\": %.6g, \"total\": %" PRId64
-			", \"fits\": %s}", i ? "," : "", at[i].option, at[i].seconds * 1e3, at[i].samples, at[i].bytes,
-			(double)at[i].bytes <= m->of[MACHINE_MEMORY] ? "true" : "false");
-	fputs(n ? "\n  ],\n" : "],\n", f);
-}
-
-void alternatives_show(FILE *f, const PredictOf *of, const Variants *v, const Options *o)
-{
-	const Machine *m = of->machine;
-	Asking all = {.start = of->start, .m = m, .a = arena_new()};
-	Sync sync = v->of[VARIANT_ONLY]->sync;
-	int64_t world = MAX(o->sharding.world, 1);
-	add(&all, "(this plan)", o, sync);
-	for (int k = 0; k < CHANGES && all.n; k++) {
-		Options changed = *o;
-		Sync then = sync;
-		change_options((ChangeId)k, &changed, &then);
-		if (change_applies((ChangeId)k, o))
-			add(&all, change_info[k].option, &changed, then);
-	}
-	if (all.n)
-		add_recomputing(&all, of, o, sync);
-	if (all.n)
-		add_world(&all, o, sync, 2 * world);
-	if (all.n && world % 2 == 0)
-		add_world(&all, o, sync, world / 2);
-	Alternative now = all.at[0];
-	qsort(all.at, (size_t)all.n, sizeof(*all.at), faster);
-	if (o->what.format == FORMAT_JSON)
-		json_rows(f, all.at, all.n, m);
-	else if (all.n)
-		text_rows(f, all.at, all.n, &now, m);
-	largest_show(f, of, o);
-	arena_free(all.a);
+	for (int k = 0; k < CHANGES; k++)
+		add_change(s, (ChangeId)k);
+	add_sizes(s);
+	add_groups(s);
+	add_worlds(s);
 }

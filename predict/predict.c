@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "passes/changes.h"
+#include "predict/answers.h"
 #include "predict/private.h"
 
 /* ---- options ---- */
@@ -129,23 +130,29 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	return how;
 }
 
+bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d)
+{
+	Arena *a = arena_new();
+	const SimulateOptions *how = predict_how(v, o, m, a);
+	bool ok = predict_accepts(v->of[VARIANT_ONLY], how->plan->layout, d);
+	if (ok) {
+		const Timeline *t = simulate(v->of[VARIANT_ONLY], how, a);
+		LayoutMemory memory = pipeline_memory(v, o);
+		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
+		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
+			.samples = (double)(v->of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
+			.bound = timeline_bound(t, (double)(limit - rigid))};
+	}
+	arena_free(a);
+	return ok;
+}
+
 bool predict_played(const Restart *start, const Options *o, Sync sync, const Machine *m, int64_t limit, Played *out)
 {
 	Variants v;
 	Diag silent = {.silent = true};
-	Arena *a = arena_new();
-	const SimulateOptions *how = change_plan(start, o, sync, &v) ? predict_how(&v, o, m, a) : NULL;
-	bool ok = how && predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent);
-	if (ok) {
-		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
-		LayoutMemory memory = pipeline_memory(&v, o);
-		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
-		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
-			.samples = (double)(v.of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
-			.bound = timeline_bound(t, (double)(limit - rigid))};
-	}
+	bool ok = change_plan(start, o, sync, &v) && predict_play(&v, o, m, limit, out, &silent);
 	pipeline_free(&v);
-	arena_free(a);
 	return ok;
 }
 
@@ -169,8 +176,8 @@ bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
-	if (o->what.ask)
-		alternatives_show(f, of, v, o);
+	if (of->answers)
+		(o->what.format == FORMAT_JSON ? answers_json : answers_text)(f, of->answers, m);
 	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], program, o->what.trace, d);
 	arena_free(a);
 	return ok;

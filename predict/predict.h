@@ -25,14 +25,23 @@ typedef struct PlanAgain {
 } PlanAgain;
 
 /* A program at PLAN, and how to plan it with other options. */
-typedef struct PredictOf {
+typedef struct AskOf {
 	const Sizes *program;
 	const Restart *start;   /* where planning begins again */
 	const Machine *machine;
-	const PlanAgain *again; /* NULL: --ask does not plan from the model */
+	const PlanAgain *again;
+} AskOf;
+/* Finds what --ask asks, where predict_accepts and predict_asks say yes.  The result lives in the arena. */
+typedef struct Answers Answers;
+Answers *answers_find(const AskOf *of, const Options *o, Arena *a);
+
+typedef struct PredictOf {
+	const Sizes *program;
+	const Machine *machine;
+	const Answers *answers; /* NULL: nothing is asked */
 } PredictOf;
-/* Prints the prediction of the program's largest size in the format of o and, with --ask, that of other plans, and
- * writes --trace; false after messages.  In JSON these are members of the plan's object, each ended by ",\n". */
+/* Prints the prediction of the program's largest size in the format of o, and the answers, and writes --trace; false
+ * after messages.  In JSON these are members of the plan's object, each ended by ",\n". */
 bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d);
 /* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
 void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);

@@ -16,12 +16,9 @@ typedef struct Played {
 	int64_t rigid;           /* of its bytes, those that units and prefetch do not change */
 	double bound;            /* timeline_bound, where a rank may have `limit` bytes */
 } Played;
-/* False: the plan is refused, or its time is not predicted; nothing is said. */
+/* Plays a plan; false after messages: its time is not predicted. */
+bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d);
+/* Plans again and plays that.  False: the plan is refused, or its time is not predicted; nothing is said. */
 bool predict_played(const Restart *start, const Options *o, Sync sync, const Machine *m, int64_t limit, Played *out);
-
-/* Prints what other options would cost, and the largest sizes that fit.  In JSON members of the plan's object. */
-void alternatives_show(FILE *f, const PredictOf *of, const Variants *v, const Options *o);
-/* largest.c: the largest batch, and other dims of --bind, that fit a rank, each alone; nothing if of->again is NULL. */
-void largest_show(FILE *f, const PredictOf *of, const Options *o);
 
 #endif

@@ -122,11 +122,10 @@ static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
 	Options json = *o;
 	json.what.format = FORMAT_JSON;
 	json.what.trace = NULL;
-	json.what.ask = false;
 	fputs("\"plan\": ", f);
 	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
 	if (of->machine)
-		predict_show(f, &(PredictOf){of->program, of->start, of->machine, NULL}, &json, d);
+		predict_show(f, &(PredictOf){of->program, of->machine, of->answers}, &json, d);
 	codegen_hints_json(f, NULL, 0);
 	fputs(",\n", f);
 }

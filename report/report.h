@@ -10,7 +10,7 @@
 #include "base/options.h"
 #include "codegen/codegen.h"
 #include "passes/passes.h"
-#include "predict/machine.h"
+#include "predict/predict.h"
 
 /* What a report shows of a run. */
 typedef struct Report {
@@ -28,7 +28,7 @@ typedef struct ReportOf {
 	const Variants *v;         /* its modules at PLAN; of several sizes those of the largest */
 	const CodegenPlan *plan;   /* of VARIANT_ONLY */
 	const Machine *machine;    /* NULL: nothing is predicted */
-	const Restart *start;
+	const Answers *answers;    /* of --ask; NULL: nothing is asked */
 } ReportOf;
 /* Whether the trace is one of this program, with a step of its largest size; false after a message. */
 bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d);

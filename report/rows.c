@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "passes/memory/held.h"
 #include "predict/cost.h"
 #include "report/private.h"
 
@@ -80,125 +81,46 @@ static void put_params(FILE *f, const Buffers *b, const Module *m, Arena *a)
 
 /* ---- memory ---- */
 
-typedef struct Rows {
-	FILE *f;
-	const ReportOf *of;
-	const Buffers *b;
-	Arena *a;
-	int n;
-} Rows;
-
 /* [category, name, bytes, first, last, op]; op: that made it, -1 where none did. */
-static void put_row(Rows *r, const char *category, const char *name, int64_t bytes, int first, int last, int op)
+static void put_held(FILE *f, const HeldList *l, Arena *a)
 {
-	if (bytes > 0)
-		fprintf(r->f, "%s[\"%s\",%s,%" PRId64 ",%d,%d,%d]", r->n++ ? ",\n" : "\n", category, quoted(name, r->a), bytes,
-			first, MIN(last, r->b->n_ops - 1), op);
-}
-
-/* What is there all the time. */
-static void put_resting(Rows *r)
-{
-	LayoutMemory m = layout_memory(r->of->plan->layout, &r->of->plan->who);
-	const struct { const char *category, *name; int64_t bytes; } rest[] = {
-		{"parameters", "parameters at rest", m.params}, {"states", "optimizer states", m.states},
-		{"buffers", "buffers, data and counters", m.buffers}, {"inputs", "inputs", m.inputs},
-		{"communication", "communication", m.comm}, {"communication", "sent copies", m.send},
-		{"other", "device tables", m.tables}, {"other", "snapshot", m.snapshot},
-	};
-	for (int i = 0; i < COUNT_OF(rest); i++)
-		put_row(r, rest[i].category, rest[i].name, rest[i].bytes, 0, r->b->n_ops - 1, -1);
-}
-
-static int64_t flat_gradient(const LayoutUnit *u, int64_t ranks)
-{
-	int64_t sum = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].trainable)
-			sum += layout_flat_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].grad].bytes;
-	return sum;
-}
-
-static int64_t reduced_gradient(const LayoutUnit *u, const LayoutRank *who)
-{
-	int64_t sum = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].trainable && layout_range(u, f, who).n)
-			sum += layout_range(u, f, who).n * dtype_info[layout_update_dtype(u, f, who)].bytes;
-	return sum;
-}
-
-/* When a unit's memory was taken; -1: it is free. */
-typedef struct Taken { int gathered, flat, reduced; } Taken;
-
-static void end_row(Rows *r, const char *category, const char *what, const Unit *u, int64_t bytes, int *from, int to)
-{
-	if (*from >= 0)
-		put_row(r, category, arena_printf(r->a, "%s @%s", what, u->name), bytes, *from, to, *from);
-	*from = -1;
-}
-
-/* The op that uses or completes the unit's gradient: a wait is that of its collective. */
-static const Op *ends_reduce(const Op *op)
-{
-	const Op *of = op->kind == OP_WAIT && op->n_in ? op_in(op, 0)->op : NULL;
-	return of && op_reduces(of->kind) ? of : NULL;
-}
-
-/* Gathered from the gather to the reshard; the flat gradient from its zero_gaps to the end of its reduce or, where it
- * stays, to the update; a reduced one from its reduce to the update. */
-static void put_units(Rows *r)
-{
-	const LayoutModel *l = r->of->plan->layout;
-	const LayoutRank *who = &r->of->plan->who;
-	Taken *at = NEW_N(r->a, Taken, l->n_units);
-	for (int i = 0; i < l->n_units; i++)
-		at[i] = (Taken){-1, -1, -1};
-	for (int p = 0; p < r->b->n_ops; p++) {
-		const Op *op = r->b->op[p], *reduce = ends_reduce(op);
-		const Unit *u = reduce ? reduce->unit : op->unit;
-		if (!u)
-			continue;
-		const LayoutUnit *of = &l->unit[u->index];
-		Taken *t = &at[u->index];
-		bool stays = layout_grad_stays(of, who), updates = op->kind == OP_UPDATE_SHARD;
-		int64_t ranks = layout_split(of->strategy, who).ranks;
-		if (op->kind == OP_ALL_GATHER)
-			t->gathered = p;
-		if (op->kind == OP_RESHARD)
-			end_row(r, "gathered", "gathered", u, layout_in_slot(of, of->n_flats, ranks), &t->gathered, p);
-		if (op->kind == OP_ZERO_GAPS)
-			t->flat = p;
-		if (op_reduces(op->kind) && t->reduced < 0 && !stays)
-			t->reduced = p;
-		if (stays ? updates : reduce != NULL)
-			end_row(r, "gradients", "gradient of", u, flat_gradient(of, ranks), &t->flat, p);
-		if (updates)
-			end_row(r, "gradients", "reduced gradient of", u, reduced_gradient(of, who), &t->reduced, p);
+	fputs("\"memory\": [", f);
+	for (int i = 0; i < l->n; i++) {
+		const Held *x = &l->at[i];
+		fprintf(f, "%s[\"%s\",%s,%" PRId64 ",%d,%d,%d]", i ? ",\n" : "\n", held_text[x->kind], quoted(x->name, a),
+			x->bytes, x->first, x->last, x->op);
 	}
+	fputs("],\n", f);
 }
 
-static void put_values(Rows *r, const Options *o)
+static void put_shares(FILE *f, const HeldShares *of, Arena *a)
 {
-	for (int i = 0; i < r->b->n; i++) {
-		const Buffer *x = &r->b->at[i];
-		if (x->place.region != REGION_GRAD)
-			put_row(r, "activations", arena_printf(r->a, "%%%s", x->value->name), x->bytes, x->first, x->last,
-				x->first);
+	fputc('[', f);
+	for (int i = 0; i < of->n; i++)
+		fprintf(f, "%s[%s,%" PRId64 "]", i ? "," : "", quoted(of->at[i].name, a), of->at[i].bytes);
+	fputc(']', f);
+}
+
+/* {"op", "categories": [[name, bytes], ..], "modules", "units"}: where most is held, and by what. */
+static void put_peak(FILE *f, const HeldList *l, Arena *a)
+{
+	static const struct { const char *key; HeldBy by; } of[] = {{"categories", HELD_BY_CATEGORY},
+		{"modules", HELD_BY_MODULE}, {"units", HELD_BY_UNIT}};
+	fprintf(f, "\"peak\": {\"op\": %d", l->peak);
+	for (int i = 0; i < COUNT_OF(of); i++) {
+		HeldShares shares = held_shares(l, of[i].by, a);
+		fprintf(f, ", \"%s\": ", of[i].key);
+		put_shares(f, &shares, a);
 	}
-	for (int p = 0; p < r->b->n_ops; p++)
-		put_row(r, "workspace", op_info[r->b->op[p]->kind].text, op_workspace(r->b->op[p], o), p, p, p);
+	fputs("},\n", f);
 }
 
 void report_put_program(FILE *f, const ReportOf *of, const Options *o, Arena *a)
 {
 	Module *m = of->v->of[VARIANT_ONLY];
-	Rows r = {.f = f, .of = of, .b = buffers_find(m, false, a), .a = a};
-	put_ops(f, r.b, &of->plan->who, a);
-	put_params(f, r.b, m, a);
-	fputs("\"memory\": [", f);
-	put_resting(&r);
-	put_units(&r);
-	put_values(&r, o);
-	fputs("],\n", f);
+	const HeldList *held = held_find(m, of->plan->layout, &of->plan->who, o, a);
+	put_ops(f, held->b, &of->plan->who, a);
+	put_params(f, held->b, m, a);
+	put_held(f, held, a);
+	put_peak(f, held, a);
 }

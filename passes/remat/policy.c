@@ -128,17 +128,6 @@ static void read_root(Reader *p, json_t *root)
 	read_rules(p, &p->recompute, "recompute", json_object_get(root, "recompute"));
 }
 
-static json_t *read_text(const char *policy, Arena *a, Diag *d)
-{
-	json_error_t e;
-	if (*policy != '{')
-		return json_read(policy, a, d);
-	json_t *root = json_loads(policy, JSON_REJECT_DUPLICATES, &e);
-	if (!root)
-		diag_error(d, "--remat", "at %d:%d of its text: %s", e.line, e.column, e.text);
-	return root;
-}
-
 /* ---- matching ---- */
 
 bool remat_is_op(const Op *op, OpKind kind)
@@ -253,7 +242,7 @@ static void match_all(const Reader *p)
 bool remat_policy(Remat *r, const char *policy, Diag *d)
 {
 	int before = d->errors;
-	json_t *root = read_text(policy, r->a, d);
+	json_t *root = json_read_given(policy, "--remat", r->a, d);
 	const char *name = *policy == '{' ? "--remat" : policy;
 	if (!root)
 		return false;

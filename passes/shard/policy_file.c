@@ -250,12 +250,12 @@ static const MemberRow file_rows[] = {
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d)
 {
 	FileReader r = {.file = out, .a = a, .d = d, .ok = true};
-	json_t *root = json_read(path, a, d), *v;
-	const char *key, *where = arena_printf(a, "%s: $", path);
-	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1,
+	json_t *root = json_read_given(path, "--wrap", a, d), *v;
+	const char *key, *name = *path == '{' ? "--wrap" : path, *where = arena_printf(a, "%s: $", name);
+	*out = (PolicyFile){.path = name, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1,
 		.param_dtype = -1, .reduce_dtype = -1};
 	if (root && !json_is_object(root))
-		refuse(&r, path, "expected a JSON object with units, ignore or strategy");
+		refuse(&r, name, "expected a JSON object with units, ignore or strategy");
 	else
 		json_object_foreach(root, key, v)
 			read_member(&r, where, file_rows, COUNT_OF(file_rows), key, v, out);

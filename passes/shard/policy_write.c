@@ -29,24 +29,13 @@ static const char *json(const Writer *w, const char *text)
 	return arena_printf(w->a, "\"%s\"", str_escape(w->a, ESCAPE_JSON, text));
 }
 
-/* The regular expression that this name alone matches. */
-static const char *exactly(const Writer *w, const char *name)
-{
-	Buf b = {0};
-	buf_printf(&b, "^");
-	for (const char *s = name; *s; s++)
-		buf_printf(&b, strchr("\\.[]{}()*+?|^$", *s) ? "\\%c" : "%c", *s);
-	buf_printf(&b, "$");
-	const char *text = arena_strdup(w->a, b.at);
-	buf_free(&b);
-	return text;
-}
-
 static void write_params(Writer *w, const char *key, const Unit *u)
 {
 	begin(w, key);
-	for (int i = 0; i < u->n_params; i++)
-		fprintf(w->f, "%s%s", i ? ", " : "[", json(w, exactly(w, u->params[i]->name)));
+	for (int i = 0; i < u->n_params; i++) {
+		const char *name = u->params[i]->name;
+		fprintf(w->f, "%s%s", i ? ", " : "[", json(w, pattern_of_names(&name, 1, w->a)));
+	}
 	fputc(']', w->f);
 }
 

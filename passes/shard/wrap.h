@@ -72,7 +72,7 @@ typedef struct PolicyUnit {
 	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
 } PolicyUnit;
 typedef struct PolicyFile {
-	const char *path;
+	const char *path;    /* "--wrap": the option has its text */
 	int strategy;        /* or STRATEGY_UNSET; this and what follows up to ignore are options, too (policy_options) */
 	int forward_prefetch, limit_all_gathers; /* -1: the file does not say it */
 	const char *backward_prefetch; /* or NULL */
@@ -82,6 +82,7 @@ typedef struct PolicyFile {
 	bool order;          /* units are in the order of the file */
 	VEC(PolicyUnit) units;
 } PolicyFile;
+/* path: of the file, or its text, which begins with a brace. */
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
 /* Appends the file's groups, and the one of what is left over, which may be empty: where the file has it, if units lie
  * in the order of the file, else last. */

@@ -84,7 +84,7 @@ const CATEGORIES = ["parameters", "states", "buffers", "inputs", "communication"
 const memory = data.memory.map(row => ({category: row[0], name: row[1], bytes: row[2], first: row[3], last: row[4],
 	op: row[5] < 0 ? null : ops[row[5]]}));
 
-// Bytes of each category at each op, and of all; the op where most is held.
+// Bytes of each category at each op, and of all; the op where most is held, as the compiler found it.
 const held = (() => {
 	const n = Math.max(ops.length, 1), of = {};
 	for (const category of CATEGORIES)
@@ -99,10 +99,7 @@ const held = (() => {
 			of[category][p] += p ? of[category][p - 1] : 0;
 			total[p] += of[category][p];
 		}
-	let peak = 0;
-	for (let p = 0; p < n; p++)
-		peak = total[p] > total[peak] ? p : peak;
-	return {of, total, peak};
+	return {of, total, peak: data.peak.op};
 })();
 
 function heldAt(position) {

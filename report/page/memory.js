@@ -116,21 +116,7 @@ function holdersAt(position) {
 	return heldAt(position).slice(0, 5).map(row => `${bytesText(row.bytes)}  ${row.name}`);
 }
 
-// The module of an op up to its first number, as "model.h.3", or to its second part.
-function blockOf(scope) {
-	const parts = scope.split("."), number = parts.findIndex(part => /^\d+$/.test(part));
-	return parts.slice(0, number < 0 ? 2 : number + 1).join(".") || "no module";
-}
-
-// Bytes of the values that live at the peak, by module.
-function modulesAt(rows) {
-	const of = new Map();
-	for (const row of rows) {
-		const name = row.category !== "activations" || !row.op ? row.category : blockOf(row.op.scope);
-		of.set(name, (of.get(name) || 0) + row.bytes);
-	}
-	return [...of].sort((a, b) => b[1] - a[1]);
-}
+const HELD_BY = {category: "By category", module: "Values, by module", unit: "What is gathered and gradients, by unit"};
 
 function peakTables() {
 	const op = ops[held.peak], rows = heldAt(held.peak);
@@ -143,8 +129,10 @@ function peakTables() {
 		el("div", {class: "columns"}, el("div", null, el("h3", null, "What holds the peak" + more),
 			table("peak", [["bytes", "number", bytesText], ["share", "number"], ["category", ""], ["what", "text"],
 				["node or unit", "text"]], values)),
-		el("div", null, el("h3", null, "By module"), table("modules", [["bytes", "number", bytesText], ["share", "number"],
-			["module or category", "text"]], modulesAt(rows).map(([name, bytes]) => [bytes, share(bytes), name]))))];
+		el("div", null, ...[["category", data.peak.categories], ["module", data.peak.modules], ["unit", data.peak.units]]
+			.filter(([, of]) => of.length).flatMap(([by, of]) => [el("h3", null, HELD_BY[by]), table("by-" + by,
+				[["bytes", "number", bytesText], ["share", "number"], [by, "text"]], of.map(([name, bytes]) => [bytes,
+					share(bytes), name]))])))];
 }
 
 function memoryChart() {

@@ -43,14 +43,21 @@ function reproduce() {
 
 const PARTS = [["Timeline", "timeline", timeline], ["Memory", "memory", memoryChart],
 	["Collectives", "collectives", collectives], ["Model", "model", tree], ["Run", "run", run],
-	["Reproduce", "reproduce", reproduce]];
+	...(plan.alternatives ? [["Answers", "answers", answers]] : []), ["Reproduce", "reproduce", reproduce]];
+
+// What the page leaves out of a step of several micro-batches.
+function microBatches() {
+	const ms = prediction && prediction.micro_batches_ms;
+	return "A step may have several micro-batches (--accum=many); this page shows a step of one" + (ms ? `. A step of A ` +
+		`takes ${ms.first.toFixed(3)} + (A - 2) \u00d7 ${ms.middle.toFixed(3)} + ${ms.last.toFixed(3)} ms.` : ".");
+}
 
 (() => {
 	const begin = performance.now(), page = document.getElementById("page");
 	page.replaceChildren(el("h1", null, data.model), el("p", null, about()),
 		el("nav", null, ...PARTS.map(([title, id]) => el("a", {href: "#" + id}, title))), tiles());
 	if (data.micro_batches)
-		page.append(el("p", null, "A step may have several micro-batches; this page shows a step of one."));
+		page.append(el("p", null, microBatches()));
 	for (const [title, id, make] of PARTS)
 		page.append(el("section", {id}, el("h2", null, title), ...make()));
 	document.body.append(tip);

@@ -141,6 +141,23 @@ static void test_patterns(void)
 		check_pattern(cases[i].pattern, cases[i].name, cases[i].matches, cases[i].refused);
 }
 
+/* The expression of some names matches these and no others. */
+static void test_names_as_patterns(void)
+{
+	static const char *const names[] = {"h.1", "h.12", "h.2", "a(b)[c]{d}*+?|^$\\", "h.1.", "hx1", ""};
+	static const struct { int from, n; const char *pattern; } cases[] = {
+		{0, 1, "^h\\.1$"}, {0, 3, "^h\\.(1|12|2)$"}, {2, 2, "^(h\\.2|a\\(b\\)\\[c\\]\\{d\\}\\*\\+\\?\\|\\^\\$\\\\)$"},
+	};
+	Arena *a = arena_new();
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		const char *pattern = pattern_of_names(names + cases[i].from, cases[i].n, a);
+		CU_ASSERT_STRING_EQUAL(pattern, cases[i].pattern);
+		for (int k = 0; k < COUNT_OF(names); k++)
+			check_pattern(pattern, names[k], k >= cases[i].from && k < cases[i].from + cases[i].n, NULL);
+	}
+	arena_free(a);
+}
+
 void suite_words(void)
 {
 	CU_pSuite s = CU_add_suite("words", NULL, NULL);
@@ -148,4 +165,5 @@ void suite_words(void)
 	CU_add_test(s, "typing errors are counted", test_distance);
 	CU_add_test(s, "a word that is unknown has a near one", test_near);
 	CU_add_test(s, "regular expressions are POSIX's, Perl's are refused", test_patterns);
+	CU_add_test(s, "names as an expression match themselves alone", test_names_as_patterns);
 }
