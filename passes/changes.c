@@ -48,5 +48,5 @@ bool change_plan(const Restart *start, const Options *o, Sync sync, Variants *ou
 	Options changed = *o;
 	Diag d = {.silent = true};
 	changed.memory.memory_limit = 0;
-	return pipeline_again(start, &changed, sync, out, &d);
+	return pipeline_again(start, &changed, sync, true, out, &d);
 }
