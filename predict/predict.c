@@ -139,10 +139,11 @@ bool predict_played(const Restart *start, const Options *o, Sync sync, const Mac
 	if (ok) {
 		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
 		LayoutMemory memory = pipeline_memory(&v, o);
-		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
+		int64_t rigid = bound_bytes(&v, how->plan, &memory);
 		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
 			.samples = (double)(v.of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
-			.bound = timeline_bound(t, (double)(limit - rigid))};
+			.bound = timeline_bound(t, (double)(limit - rigid)), .computing = t->alone - t->recomputed,
+			.of = {m, t->running, t->turns}};
 	}
 	pipeline_free(&v);
 	arena_free(a);

@@ -32,6 +32,7 @@ typedef struct Trial {
 	bool refused;
 	Played of;
 	int64_t over;                /* bytes beyond the limit */
+	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
 } Trial;
 
 struct Search {
@@ -46,6 +47,7 @@ struct Search {
 	Trial *trial[TRIALS_MAX];
 	int n;
 	const Trial *best;
+	Price *price;                /* NULL: nothing had to be computed again so far */
 	double bound;
 };
 
@@ -101,11 +103,24 @@ static Options options_of(const Search *s, const Trial *t)
 
 /* ---- trials ---- */
 
-static void try_plan(const Search *s, Trial *x)
+/* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
+ * recompute, if the search may choose that. */
+static double bound_of(Search *s, const Trial *x, const Options *o)
+{
+	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
+	if (x->of.rigid <= s->limit)
+		return x->of.bound.seconds;
+	if (any && !s->price)
+		s->price = price_find(s->start, o, &x->of.of, s->a);
+	return any ? bound_recomputing(&x->of.bound, price_seconds(s->price, (double)(x->of.rigid - s->limit))) : INFINITY;
+}
+
+static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
 	x->refused = !predict_played(s->start, &o, s->sync, s->m, s->limit, &x->of);
 	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
+	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
 }
 
 static bool same_text(const char *x, const char *y)
@@ -251,6 +266,27 @@ static void descend(Search *s, const Trial *from)
 	takes(s, at);
 }
 
+/* Less recomputation than of blocks, which from, a plan within the limit, has: what --remat=auto chooses for it.  NULL:
+ * that is no better. */
+static const Trial *recompute_less(Search *s, const Trial *from)
+{
+	Knob *knob = &s->knob[KNOB_REMAT];
+	if (!knob->open || !from->pick[KNOB_REMAT] || from->over || knob->n == VALUES_MAX)
+		return NULL;
+	Options o = options_of(s, from);
+	o.memory.remat = "auto";
+	o.memory.memory_limit = s->limit;
+	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
+	if (!found || *found != '{')
+		return NULL;
+	char *policy = arena_strdup(s->a, found);
+	for (char *at = policy; (at = strchr(at, '\n'));)
+		*at = ' ';
+	knob->value[knob->n] = policy;
+	const Trial *x = with(s, from, KNOB_REMAT, knob->n++);
+	return better(x, from) ? x : NULL;
+}
+
 /* Tries each strategy with each recomputation, and descends from those that may lead to the best plan: the ones whose
  * bound is below the best so far, the fastest first. */
 static void descend_all(Search *s)
@@ -271,21 +307,44 @@ static void descend_all(Search *s)
 			from.at[k] = from.at[k - 1];
 			from.at[k - 1] = moved;
 		}
+	const Trial *less = from.n ? recompute_less(s, from.at[0]) : NULL;
+	if (less)
+		descend(s, less);
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
 		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && x->of.bound < s->best->of.seconds * (1 - NEGLIGIBLE)))
+		if (!s->best || s->best->over || (!hopeless && x->of.bound.seconds < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
 }
 
-/* The least of the bounds of all pairs of strategy and recomputation that may fit. */
+/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
+ * that were tried with and without. */
+static double saved_by_remat(const Search *s)
+{
+	double most = 0;
+	for (int i = 0; i < s->n; i++)
+		for (int k = 0; k < s->n; k++) {
+			const Trial *x = s->trial[i], *y = s->trial[k];
+			Trial plain = *y;
+			plain.pick[KNOB_REMAT] = 0;
+			if (!x->refused && !y->refused && y->pick[KNOB_REMAT] && same_text(x->keep, y->keep)
+					&& !memcmp(x->pick, plain.pick, sizeof(x->pick)))
+				most = MAX(most, x->of.computing - y->of.computing);
+		}
+	return most;
+}
+
+/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
+ * for all. */
 static double least_bound(const Search *s)
 {
 	double least = INFINITY;
-	for (int i = 0; i < s->n; i++)
-		if (!s->trial[i]->refused && s->trial[i]->of.rigid <= s->limit)
-			least = MIN(least, s->trial[i]->of.bound);
+	for (int i = 0; i < s->n; i++) {
+		const Trial *x = s->trial[i];
+		if (!x->pick[KNOB_REMAT])
+			least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
+	}
 	return isinf(least) ? 0 : least;
 }
 
@@ -324,27 +383,6 @@ static void refuse_limit(const Search *s, Diag *d)
 		(long long)s->best->of.memory.total, how, all);
 }
 
-/* Where only recomputing blocks fits, tries to recompute less, and what is best then. */
-static void recompute_less(Search *s)
-{
-	Knob *knob = &s->knob[KNOB_REMAT];
-	if (!knob->open || !s->best || !s->best->pick[KNOB_REMAT] || s->best->over)
-		return;
-	Options o = options_of(s, s->best);
-	o.memory.remat = "auto";
-	o.memory.memory_limit = s->limit;
-	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
-	if (!found || *found != '{')
-		return;
-	char *policy = arena_strdup(s->a, found);
-	for (char *at = policy; (at = strchr(at, '\n'));)
-		*at = ' ';
-	knob->value[knob->n] = policy;
-	const Trial *x = with(s, s->best, KNOB_REMAT, knob->n++);
-	if (better(x, s->best))
-		descend(s, x);
-}
-
 /* Leaves out choices of the best plan that do nothing for it, as one does that helped before another was made. */
 static void simplify(Search *s)
 {
@@ -370,7 +408,8 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 			"and --machine=%s, which says why", s->m->file);
 		return NULL;
 	}
-	recompute_less(s);
+	const Trial *less = recompute_less(s, s->best);
+	s->best = less ? less : s->best;
 	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->of.seconds);
