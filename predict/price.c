@@ -159,3 +159,11 @@ double price_seconds(const Price *p, double bytes)
 	}
 	return bytes > 0 ? INFINITY : seconds;
 }
+
+double price_bytes(const Price *p)
+{
+	double bytes = 0;
+	for (int i = 0; i < p->n; i++)
+		bytes += p->item[i].bytes;
+	return bytes;
+}

@@ -18,5 +18,6 @@ Price *price_find(const Restart *start, const Options *o, const PriceOf *of, Are
 /* No choice of --remat that frees so many bytes between forward and backward takes fewer seconds; INFINITY: none frees
  * them. */
 double price_seconds(const Price *p, double bytes);
+double price_bytes(const Price *p); /* the most that a choice frees */
 
 #endif

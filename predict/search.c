@@ -9,7 +9,8 @@
 #include "predict/private.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
-enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3 };
+#define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
+enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
 typedef enum KnobId {
 #define KNOB(id, ...) KNOB_##id,
@@ -163,6 +164,38 @@ static bool takes(Search *s, const Trial *x)
 	return is;
 }
 
+/* ---- the bound ---- */
+
+/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
+ * that were tried with and without. */
+static double saved_by_remat(const Search *s)
+{
+	double most = 0;
+	for (int i = 0; i < s->n; i++)
+		for (int k = 0; k < s->n; k++) {
+			const Trial *x = s->trial[i], *y = s->trial[k];
+			Trial plain = *y;
+			plain.pick[KNOB_REMAT] = 0;
+			if (!x->refused && !y->refused && y->pick[KNOB_REMAT] && same_text(x->keep, y->keep)
+					&& !memcmp(x->pick, plain.pick, sizeof(x->pick)))
+				most = MAX(most, x->of.computing - y->of.computing);
+		}
+	return most;
+}
+
+/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
+ * for all. */
+static double least_bound(const Search *s)
+{
+	double least = INFINITY;
+	for (int i = 0; i < s->n; i++) {
+		const Trial *x = s->trial[i];
+		if (!x->pick[KNOB_REMAT])
+			least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
+	}
+	return isinf(least) ? 0 : least;
+}
+
 /* ---- units that stay gathered ---- */
 
 static void put_escaped(Buf *b, const char *text, size_t n)
@@ -216,7 +249,8 @@ static void keep_units(Search *s)
 {
 	int n = 0, low = 0;
 	const Trial *from = s->best;
-	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over;
+	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over
+		&& from->of.seconds > least_bound(s) * (1 + ENOUGH);
 	const char **name = open ? gathered_again(s, from, &n) : NULL;
 	for (int high = n; low < high;) {
 		int middle = (low + high + 1) / 2;
@@ -287,6 +321,39 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 	return better(x, from) ? x : NULL;
 }
 
+/* The plan within the limit, of those that recompute as the best does, that could be the fastest if it recomputed less
+ * for the memory that it leaves; NULL: none could be faster than the best.  What the memory is worth is the price of the
+ * bytes that the best plan frees last. */
+static const Trial *worth_less(const Search *s)
+{
+	const Trial *plain = s->trial[0], *found = NULL;
+	double least = s->best->of.seconds * (1 - NEGLIGIBLE);
+	double freed = (double)(plain->of.memory.total - s->best->of.memory.total);
+	freed = s->price ? MIN(freed, price_bytes(s->price)) : 0;
+	for (int i = 0; i < s->n && freed > 0; i++) {
+		const Trial *x = s->trial[i];
+		if (x->refused || x->over || x->pick[KNOB_REMAT] != s->best->pick[KNOB_REMAT])
+			continue;
+		double room = (double)(s->limit - x->of.memory.total);
+		double saved = price_seconds(s->price, freed) - price_seconds(s->price, freed - room);
+		if (x->of.seconds - saved < least) {
+			least = x->of.seconds - saved;
+			found = x;
+		}
+	}
+	return found;
+}
+
+/* Where the best plan recomputes, lets it and others that need less memory recompute less. */
+static void recompute_again(Search *s)
+{
+	for (int i = 0; i < AGAIN_MAX; i++) {
+		const Trial *from = !s->best->over && s->best->pick[KNOB_REMAT] ? worth_less(s) : NULL;
+		if (!from || !takes(s, recompute_less(s, from)))
+			break;
+	}
+}
+
 /* Tries each strategy with each recomputation, and descends from those that may lead to the best plan: the ones whose
  * bound is below the best so far, the fastest first. */
 static void descend_all(Search *s)
@@ -316,36 +383,6 @@ static void descend_all(Search *s)
 		if (!s->best || s->best->over || (!hopeless && x->of.bound.seconds < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
-}
-
-/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
- * that were tried with and without. */
-static double saved_by_remat(const Search *s)
-{
-	double most = 0;
-	for (int i = 0; i < s->n; i++)
-		for (int k = 0; k < s->n; k++) {
-			const Trial *x = s->trial[i], *y = s->trial[k];
-			Trial plain = *y;
-			plain.pick[KNOB_REMAT] = 0;
-			if (!x->refused && !y->refused && y->pick[KNOB_REMAT] && same_text(x->keep, y->keep)
-					&& !memcmp(x->pick, plain.pick, sizeof(x->pick)))
-				most = MAX(most, x->of.computing - y->of.computing);
-		}
-	return most;
-}
-
-/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
- * for all. */
-static double least_bound(const Search *s)
-{
-	double least = INFINITY;
-	for (int i = 0; i < s->n; i++) {
-		const Trial *x = s->trial[i];
-		if (!x->pick[KNOB_REMAT])
-			least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
-	}
-	return isinf(least) ? 0 : least;
 }
 
 bool search_wanted(const Options *o)
@@ -408,8 +445,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 			"and --machine=%s, which says why", s->m->file);
 		return NULL;
 	}
-	const Trial *less = recompute_less(s, s->best);
-	s->best = less ? less : s->best;
+	recompute_again(s);
 	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->of.seconds);
