@@ -9,7 +9,9 @@
  *
  * Shares of one op add up to that op at most, so a choice takes at least the sum over the items it frees.  The least
  * sum for so many bytes is at least that of fractions of items, which are taken in the order of seconds for a byte.
- * Products that pass merge joins later are taken to be no faster than alone. */
+ *
+ * Later passes save some of these ops: sums of two values, which norms compute, and moves count for nothing, and products
+ * that pass merge may join for no more than as parts of one that leaves no processor idle. */
 #include "predict/price.h"
 
 #include <math.h>
@@ -84,9 +86,24 @@ static void find_weights(const Pricing *p)
 	}
 }
 
+/* Whether another product of forward has the same operand. */
+static bool may_be_joined(const Op *op)
+{
+	bool others = false;
+	for (const Use *u = op->kind == OP_MATMUL ? op_in(op, 0)->uses : NULL; u; u = u->next)
+		others = others || (u->op != op && u->op->kind == OP_MATMUL && u->op->section == SEC_FORWARD);
+	return others;
+}
+
 static double seconds_of(const Pricing *p, const Op *op)
 {
 	Work w = cost_of(op, &p->who);
+	if (op->kind == OP_ADD || w.class == COST_MOVE)
+		return 0;
+	if (may_be_joined(op)) {
+		w.tiles = w.calls = 0;
+		w.bytes = MAX(w.bytes - (double)type_bytes(&op_in(op, 0)->type), 0);
+	}
 	return p->of->turns * cost_seconds(p->of->machine, op, &w, p->of->running,
 		p->o->precision.matmul_precision == MATMUL_TF32).seconds;
 }
