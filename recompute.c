@@ -4,10 +4,11 @@
  * its recomputation takes follow from the module in front of pass remat, without a plan: backward reads what is not
  * recomputed, and so do the ops that compute again.  From the empty set on, the step with most bytes for a second is
  * taken: a class, those that share its memory and, as far as that is better, those that it is computed from.  The sets
- * on this path are planned, by bisection, until the first that keeps to the limit is found; then classes that take
- * time and are not needed for that are taken out again.  So every number of bytes that is compared with the limit is
- * that of a plan.  (Greedy rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or
- * the minimal cut of PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
+ * on this path are planned, by bisection, until the first that keeps to the limit is found.  What it has and the set in
+ * front of it has not is left to as few blocks as the limit takes; then classes that take time and are not needed for
+ * that are taken out again.  So every number of bytes that is compared with the limit is that of a plan.  (Greedy
+ * rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or the minimal cut of
+ * PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
  * All is counted in steps and not in time, so that the choice is the same everywhere. */
 #include "recompute.h"
 

@@ -134,9 +134,10 @@ static bool is_compacted_after(const PassInfo *p)
 	return p->run == pass_fuse || p->run == pass_prefetch;
 }
 
-/* from_text: passes before p were not run in this process, so the text may violate what they ensure.  verify: the module
- * is verified behind p. */
-static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, const Options *o, Check *check, Diag *d)
+/* from_text: passes before p were not run in this process, so the text may violate what they ensure.  verify: the
+ * module is verified behind p. */
+static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, const Options *o, Check *check,
+	Diag *d)
 {
 	if (m->level != p->from) {
 		diag_error(d, ir_where(m, m->at), "pass %s wants a module at level %s, this one is at %s",

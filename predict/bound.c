@@ -8,18 +8,20 @@
  * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out.
  *
  * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered,
- * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops write
- * are still to be reduced, and only what is computed behind them hides that.  Of the first gather and of the last reduce
- * the latency is exposed, too.
+ * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops
+ * write are still to be reduced, and only what is computed behind them hides that.  Of the first gather and of the last
+ * reduce the latency is exposed, too.
  *
  * Where values have to be computed again (price.c), a step takes that much longer at least.  It may stand beside the
- * last reduces, but for those of the very last op, and hide there what was exposed without. */
+ * last reduces, but for those of the very last op, and hide there what was exposed without.  How much that is follows
+ * from the bytes that no units do without: at the op at which most is live in a plan that recomputes nothing, any
+ * choice of values, which changes no order of the other ops, frees these values at most. */
 #include "predict/private.h"
 
 #include <math.h>
 
-/* The least seconds that a collective of this kind takes for each element, and its latency; 0: there is none.  Sums over
- * groups of ranks come on top of the reduce of a unit. */
+/* The least seconds that a collective of this kind takes for each element, and its latency; 0: there is none.  Sums
+ * over groups of ranks come on top of the reduce of a unit. */
 static double rate_of(const Timeline *t, RtStream stream, SectionKind section, double *latency)
 {
 	double least = INFINITY;

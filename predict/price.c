@@ -1,17 +1,17 @@
 /* predict/price.c: what it takes at least to keep fewer bytes from forward to backward, by a fractional knapsack.
  *
  * An item is a value inside a block that backward reads: not to keep it frees its bytes, and takes at least the op that
- * makes it, once more.  If that op reads a value u of its block that is not kept either, u has to be computed again, too,
- * or kept.  Let W be the bytes of all items that need u for being computed again.  If u has W bytes or more, then who
- * keeps u may as well keep these items: that takes no more bytes and no more time.  So there is a cheapest choice that
- * computes u again, and the op of u is shared out among its items by their bytes; so is what u needs in turn.  A smaller
- * u, one that is read outside of its block, and one of parameters alone are taken to be there for nothing.
+ * makes it, once more.  If that op reads a value u of its block that is not kept either, u has to be computed again,
+ * too, or kept.  Let W be the bytes of all items that need u for being computed again.  If u has W bytes or more, then
+ * who keeps u may as well keep these items: that takes no more bytes and no more time.  So there is a cheapest choice
+ * that computes u again, and the op of u is shared out among its items by their bytes; so is what u needs in turn.  A
+ * smaller u, one that is read outside of its block, and one of parameters alone are taken to be there for nothing.
  *
  * Shares of one op add up to that op at most, so a choice takes at least the sum over the items it frees.  The least
  * sum for so many bytes is at least that of fractions of items, which are taken in the order of seconds for a byte.
  *
- * Later passes save some of these ops: sums of two values, which norms compute, and moves count for nothing, and products
- * that pass merge may join for no more than as parts of one that leaves no processor idle. */
+ * Later passes save some of these ops: sums of two values, which norms compute, and moves count for nothing, and
+ * products that pass merge may join for no more than as parts of one that leaves no processor idle. */
 #include "predict/price.h"
 
 #include <math.h>

@@ -184,16 +184,18 @@ static double saved_by_remat(const Search *s)
 }
 
 /* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
- * for all. */
+ * for all.  Where nothing is within the limit, it is that of plans that are not. */
 static double least_bound(const Search *s)
 {
-	double least = INFINITY;
+	double least = INFINITY, any = INFINITY;
 	for (int i = 0; i < s->n; i++) {
 		const Trial *x = s->trial[i];
-		if (!x->pick[KNOB_REMAT])
-			least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
+		if (x->refused || x->pick[KNOB_REMAT])
+			continue;
+		any = MIN(any, x->of.bound.roomy);
+		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
 	}
-	return isinf(least) ? 0 : least;
+	return isinf(least) ? any : least;
 }
 
 /* ---- units that stay gathered ---- */
@@ -322,8 +324,8 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 }
 
 /* The plan within the limit, of those that recompute as the best does, that could be the fastest if it recomputed less
- * for the memory that it leaves; NULL: none could be faster than the best.  What the memory is worth is the price of the
- * bytes that the best plan frees last. */
+ * for the memory that it leaves; NULL: none could be faster than the best.  What the memory is worth is the price of
+ * the bytes that the best plan frees last. */
 static const Trial *worth_less(const Search *s)
 {
 	const Trial *plain = s->trial[0], *found = NULL;
