@@ -450,7 +450,8 @@ static const char *search(Search *s, bool may_each)
 		return "none";
 	}
 	Set few = in_few_blocks(s, at), found = without_idle(s, &few);
-	say(s, &found, few.rest ? at : at + 1);
+	if (!s->d->silent)
+		say(s, &found, few.rest ? at : at + 1);
 	return policy_of(s, &found);
 }
 

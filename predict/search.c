@@ -9,6 +9,7 @@
 #include "predict/private.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
+#define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
 enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
@@ -337,7 +338,7 @@ static const Trial *worth_less(const Search *s)
 		if (x->refused || x->over || x->pick[KNOB_REMAT] != s->best->pick[KNOB_REMAT])
 			continue;
 		double room = (double)(s->limit - x->of.memory.total);
-		double saved = price_seconds(s->price, freed) - price_seconds(s->price, freed - room);
+		double saved = FREED * (price_seconds(s->price, freed) - price_seconds(s->price, freed - room));
 		if (x->of.seconds - saved < least) {
 			least = x->of.seconds - saved;
 			found = x;
