@@ -188,13 +188,13 @@ static double saved_by_remat(const Search *s)
  * for all.  Where nothing is within the limit, it is that of plans that are not. */
 static double least_bound(const Search *s)
 {
-	double least = INFINITY, any = INFINITY;
+	double least = INFINITY, any = INFINITY, saved = saved_by_remat(s);
 	for (int i = 0; i < s->n; i++) {
 		const Trial *x = s->trial[i];
 		if (x->refused || x->pick[KNOB_REMAT])
 			continue;
 		any = MIN(any, x->of.bound.roomy);
-		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved_by_remat(s) : 0));
+		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved : 0));
 	}
 	return isinf(least) ? any : least;
 }
