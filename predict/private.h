@@ -17,7 +17,7 @@ typedef struct Played {
 	int64_t rigid;           /* bound_bytes */
 	Bound bound;             /* where a rank may have `limit` bytes */
 	double computing;        /* alone, without what is computed again */
-	PriceOf of;
+	PriceOf of;              /* how its ops run */
 } Played;
 /* False: the plan is refused, or its time is not predicted; nothing is said. */
 bool predict_played(const Restart *start, const Options *o, Sync sync, const Machine *m, int64_t limit, Played *out);
