@@ -83,7 +83,7 @@ static bool build_within_limit(Variants *v, const Options *o, const PipelineView
 		return true;
 	pipeline_free(v);
 	d->quiet = true; /* notes and warnings were said before */
-	bool ok = pipeline_again(view->restart, o, SYNC_EVERY, v, d);
+	bool ok = pipeline_again(view->restart, o, SYNC_EVERY, false, v, d);
 	d->quiet = false;
 	if (ok)
 		diag_note(d, "--sync", "every is taken, in which each micro-batch is reduced: with last, which keeps whole "

@@ -4,10 +4,11 @@
  * its recomputation takes follow from the module in front of pass remat, without a plan: backward reads what is not
  * recomputed, and so do the ops that compute again.  From the empty set on, the step with most bytes for a second is
  * taken: a class, those that share its memory and, as far as that is better, those that it is computed from.  The sets
- * on this path are planned, by bisection, until the first that keeps to the limit is found; then classes that take
- * time and are not needed for that are taken out again.  So every number of bytes that is compared with the limit is
- * that of a plan.  (Greedy rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or
- * the minimal cut of PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
+ * on this path are planned, by bisection, until the first that keeps to the limit is found.  What it has and the set in
+ * front of it has not is left to as few blocks as the limit takes; then classes that take time and are not needed for
+ * that are taken out again.  So every number of bytes that is compared with the limit is that of a plan.  (Greedy
+ * rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or the minimal cut of
+ * PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
  * All is counted in steps and not in time, so that the choice is the same everywhere. */
 #include "recompute.h"
 
@@ -32,7 +33,9 @@ static const struct Rates { double flops, bytes; } rates[] = {
 
 typedef struct Figures { double seconds; int64_t bytes; } Figures; /* of computing again; kept of blocks */
 typedef struct Set {
-	bool *has;               /* by class */
+	bool *has;               /* by class: the first `blocks` blocks recompute it, */
+	const bool *rest;        /* and the blocks behind them these classes only; NULL: the same */
+	int blocks;
 	Figures of;
 	LayoutMemory memory; bool planned;
 } Set;
@@ -96,12 +99,20 @@ static int64_t kept_for_operands(Search *s, const Op *op)
 	return bytes;
 }
 
-static Figures figures(Search *s, const bool *has)
+/* Whether the set is of some blocks alone as far as class k goes. */
+static bool is_partial(const Set *x, int k)
+{
+	return x->has[k] && x->rest && !x->rest[k];
+}
+
+static Figures figures(Search *s, const Set *x)
 {
 	Figures f = {0};
 	for (int k = 0; k < s->classes.n; k++)
-		for (int i = 0; i < s->classes.at[k].n; i++)
-			s->r->chosen[s->classes.at[k].value[i]->id] = has[k];
+		for (int i = 0; i < s->classes.at[k].n; i++) {
+			const Value *v = s->classes.at[k].value[i];
+			s->r->chosen[v->id] = x->has[k] && (!is_partial(x, k) || s->r->blocks->of_value[v->id] < x->blocks);
+		}
 	remat_find_wanted(s->r);
 	s->round++;
 	IR_FOR_OPS(s->r->m, SEC_BACKWARD, op)
@@ -146,7 +157,7 @@ static bool add_operands(const Search *s, const bool *base, bool *has)
 
 static Set set_copy(const Search *s, const Set *x)
 {
-	Set copy = {.has = NEW_N(s->a, bool, s->classes.n), .of = x->of};
+	Set copy = {.has = NEW_N(s->a, bool, s->classes.n), .rest = x->rest, .blocks = x->blocks, .of = x->of};
 	memcpy(copy.has, x->has, sizeof(bool) * (size_t)s->classes.n);
 	return copy;
 }
@@ -168,7 +179,7 @@ static bool best_step(Search *s, const Set *from, Set *best)
 		to.has[k] = true;
 		add_sharers(s, to.has);
 		for (int depth = 0; depth <= DEPTH; depth++) {
-			to.of = figures(s, to.has);
+			to.of = figures(s, &to);
 			if (worth(from, &to) > most) {
 				most = worth(from, &to);
 				*best = set_copy(s, &to);
@@ -184,7 +195,7 @@ static bool best_step(Search *s, const Set *from, Set *best)
 static void find_path(Search *s)
 {
 	Set now = {.has = NEW_N(s->a, bool, s->classes.n)}, next;
-	now.of = figures(s, now.has);
+	now.of = figures(s, &now);
 	vec_push(s->a, &s->path, now);
 	while (best_step(s, &now, &next)) {
 		vec_push(s->a, &s->path, next);
@@ -192,24 +203,30 @@ static void find_path(Search *s)
 	}
 	Set all = set_copy(s, &now);
 	memset(all.has, true, sizeof(bool) * (size_t)s->classes.n);
-	all.of = figures(s, all.has);
+	all.of = figures(s, &all);
 	if (all.of.bytes < now.of.bytes)
 		vec_push(s->a, &s->path, all);
 }
 
 /* ---- with a plan ---- */
 
+static const char *rule_of(const Search *s, const Set *x, int k)
+{
+	const char *partial = is_partial(x, k) ? remat_class_rule(s->r, &s->classes.at[k], x->blocks) : NULL;
+	return partial ? partial : s->classes.at[k].rule;
+}
+
 /* The policy of a set: the classes of it of which backward needs anything. */
 static const char *policy_of(Search *s, const Set *x)
 {
 	Buf b = {0};
-	figures(s, x->has);
+	figures(s, x);
 	for (int k = 0; k < s->classes.n; k++) {
 		bool any = false;
 		for (int i = 0; i < s->classes.at[k].n && x->has[k]; i++)
 			any = any || s->r->wanted[s->classes.at[k].value[i]->id];
 		if (any)
-			buf_printf(&b, "%s\n  %s", b.at ? "," : "{\"recompute\": [", s->classes.at[k].rule);
+			buf_printf(&b, "%s\n  %s", b.at ? "," : "{\"recompute\": [", rule_of(s, x, k));
 	}
 	if (b.at)
 		buf_printf(&b, "\n]}\n");
@@ -252,6 +269,23 @@ static int first_fitting(Search *s)
 	return high;
 }
 
+/* A set of the path that keeps to the limit, in as few blocks as that takes, the others as in the set before it.  These
+ * are the first blocks, whose values live longest. */
+static Set in_few_blocks(Search *s, int at)
+{
+	Set found = s->path.at[at];
+	for (int low = 0, high = s->r->blocks->n; high - low > 1;) {
+		Set x = set_copy(s, &s->path.at[at]);
+		x.rest = s->path.at[at - 1].has;
+		x.blocks = low + (high - low) / 2;
+		x.of = figures(s, &x);
+		bool keeps = plan(s, &x) <= s->o->memory.memory_limit;
+		found = keeps ? x : found;
+		*(keeps ? &high : &low) = x.blocks;
+	}
+	return found;
+}
+
 /* The set without the classes that change nothing by themselves; bytes of its plan may differ. */
 static Set without_unused(Search *s, const Set *found)
 {
@@ -260,10 +294,10 @@ static Set without_unused(Search *s, const Set *found)
 		if (!now.has[k])
 			continue;
 		now.has[k] = false;
-		Figures f = figures(s, now.has);
+		Figures f = figures(s, &now);
 		now.has[k] = f.bytes > found->of.bytes || f.seconds > found->of.seconds;
 	}
-	now.of = figures(s, now.has);
+	now.of = figures(s, &now);
 	return now;
 }
 
@@ -280,7 +314,7 @@ static Set without_idle(Search *s, const Set *found)
 		for (int k = 0; k < s->classes.n; k++) {
 			Set x = set_copy(s, &now);
 			x.has[k] = false;
-			x.of = figures(s, x.has);
+			x.of = figures(s, &x);
 			if (now.has[k] && !tried[k] && x.of.seconds < (best < 0 ? now.of.seconds : without.of.seconds)) {
 				best = k;
 				without = x;
@@ -314,15 +348,19 @@ static void say_class(Search *s, const Set *x, int k)
 	const RematClass *c = &s->classes.at[k];
 	Set without = set_copy(s, x);
 	without.has[k] = false;
-	Figures f = figures(s, without.has);
+	Figures f = figures(s, &without);
 	int64_t bytes = f.bytes - x->of.bytes;
-	const char *cut = strlen(c->rule) > RULE_SHOWN ? ".." : "";
+	const char *rule = rule_of(s, x, k), *cut = strlen(rule) > RULE_SHOWN ? ".." : "";
+	int n = 0;
+	for (int i = 0; i < c->n; i++)
+		n += !is_partial(x, k) || s->r->blocks->of_value[c->value[i]->id] < x->blocks;
 	diag_note(s->d, "--remat", "recomputes %.*s%s, %d values as %s: keeps %s less, takes %.2f %% more",
-		RULE_SHOWN, c->rule, cut, c->n, type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)),
+		RULE_SHOWN, rule, cut, n, type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)),
 		percent(s, x->of.seconds - f.seconds));
 }
 
-static void say(Search *s, Set *x, int at)
+/* next: on the path, of the step that would be taken if the limit were lower. */
+static void say(Search *s, Set *x, int next_at)
 {
 	int64_t limit = s->o->memory.memory_limit, before = plan(s, &s->path.at[0]), total = plan(s, x);
 	diag_note(s->d, "--remat", "the plan needs %" PRId64 " bytes, the limit is %" PRId64 ", and without recomputing it "
@@ -331,14 +369,15 @@ static void say(Search *s, Set *x, int at)
 	for (int k = 0; k < s->classes.n; k++)
 		if (x->has[k])
 			say_class(s, x, k);
-	if (at + 1 == s->path.n) {
+	if (next_at == s->path.n) {
 		diag_note(s->d, "--remat", "there is nothing more whose recomputation frees memory");
 		return;
 	}
 	Set next = set_copy(s, x);
+	next.rest = NULL;
 	for (int k = 0; k < s->classes.n; k++)
-		next.has[k] = next.has[k] || s->path.at[at + 1].has[k];
-	next.of = figures(s, next.has);
+		next.has[k] = next.has[k] || s->path.at[next_at].has[k];
+	next.of = figures(s, &next);
 	diag_note(s->d, "--remat", "the next step would change the plan to %" PRId64 " bytes, and take %.2f %% more",
 		plan(s, &next), percent(s, next.of.seconds - x->of.seconds));
 }
@@ -410,8 +449,9 @@ static const char *search(Search *s, bool may_each)
 			PRId64, plan(s, &s->path.at[0]), s->o->memory.memory_limit);
 		return "none";
 	}
-	Set found = without_idle(s, &s->path.at[at]);
-	say(s, &found, at);
+	Set few = in_few_blocks(s, at), found = without_idle(s, &few);
+	if (!s->d->silent)
+		say(s, &found, few.rest ? at : at + 1);
 	return policy_of(s, &found);
 }
 

@@ -56,7 +56,7 @@ bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Varia
 {
 	Options changed = *o;
 	changed.memory.memory_limit = 0;
-	return pipeline_again(start, &changed, sync, out, d);
+	return pipeline_again(start, &changed, sync, true, out, d);
 }
 
 bool change_plan(const Restart *start, const Options *o, Sync sync, Variants *out)

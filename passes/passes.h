@@ -48,6 +48,8 @@ typedef struct PipelineView {
 	struct CheckReport *check; /* checks every pass and reports the first difference here; NULL = off */
 	FILE *out;
 	Restart *restart;          /* NULL = not wanted */
+	bool tried;                /* no program is made of it, only compared with others: it is verified at its end alone,
+	                              and all the way when the user gets it */
 } PipelineView;
 
 /* Runs all of passes.def and verifies the module after each pass.  If names is not NULL, runs only those passes
@@ -69,8 +71,9 @@ typedef struct CheckReport {
 bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
-/* Plans the module again, with other options and without showing anything; false after messages. */
-bool pipeline_again(const Restart *r, const Options *o, Sync sync, Variants *out, Diag *d);
+/* Plans the module again, with other options and without showing anything; false after messages.  tried: as in
+ * PipelineView. */
+bool pipeline_again(const Restart *r, const Options *o, Sync sync, bool tried, Variants *out, Diag *d);
 /* What the rank that needs most maps, for a step of one micro-batch or, where they may be several, of any number. */
 LayoutMemory pipeline_memory(const Variants *v, const Options *o);
 /* Whether a program for the target of o can be made of a PLAN that was read from `file`, as it is, within

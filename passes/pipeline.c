@@ -134,8 +134,10 @@ static bool is_compacted_after(const PassInfo *p)
 	return p->run == pass_fuse || p->run == pass_prefetch;
 }
 
-/* from_text: passes before p were not run in this process, so the text may violate what they ensure. */
-static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options *o, Check *check, Diag *d)
+/* from_text: passes before p were not run in this process, so the text may violate what they ensure.  verify: the
+ * module is verified behind p. */
+static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, const Options *o, Check *check,
+	Diag *d)
 {
 	if (m->level != p->from) {
 		diag_error(d, ir_where(m, m->at), "pass %s wants a module at level %s, this one is at %s",
@@ -149,7 +151,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 		return false;
 	}
 	m->level = p->to;
-	if (!ir_verify(m, from_text ? NULL : p->name, d)) {
+	if (verify && !ir_verify(m, from_text ? NULL : p->name, d)) {
 		diag_note(d, ir_where(m, (TextPlace){0}), "found after pass %s: the text lacks what passes before it ensure",
 			p->name);
 		return false;
@@ -184,7 +186,8 @@ static bool run_some(Module *m, const Options *o, const PassVec *todo, int first
 		const PassInfo *p = todo->at[i];
 		if (show->view->restart)
 			keep_restart(show->view->restart, m, todo, i);
-		bool ok = run_one(m, p, from_text, o, show->check, d);
+		bool verify = !show->view->tried || i + 1 == end || p == stop;
+		bool ok = run_one(m, p, from_text, verify, o, show->check, d);
 		bool whole = ok || (show->view->check && show->view->check->differs);
 		bool changed = whole && text_changed(show, m);
 		if ((whole && !dump(show, i + 1, p->name, changed, d)) || !ok)
@@ -366,7 +369,7 @@ static bool fork_passes(Module *m, const Options *o, const PipelineView *v, cons
 	while (fork < todo.n && todo.at[fork]->from < LEVEL_SHARD && todo.at[fork]->to < LEVEL_SHARD)
 		fork++;
 	const PassInfo *last = stop.n ? stop.at[0] : NULL;
-	ok = ok && ir_verify(m, NULL, d) && run_some(m, o, &todo, 0, fork, last, false, &show, d);
+	ok = ok && (v->tried || ir_verify(m, NULL, d)) && run_some(m, o, &todo, 0, fork, last, false, &show, d);
 	*out = (Variants){.of[VARIANT_ONLY] = m};
 	bool ended = false, quiet = d->quiet;
 	for (int i = 0; i < fork; i++)
@@ -395,9 +398,9 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	return fork_passes(m, o, v, NULL, sync, shown, out, d);
 }
 
-bool pipeline_again(const Restart *r, const Options *o, Sync sync, Variants *out, Diag *d)
+bool pipeline_again(const Restart *r, const Options *o, Sync sync, bool tried, Variants *out, Diag *d)
 {
-	PipelineView silent = {0};
+	PipelineView silent = {.tried = tried};
 	Module *m = ir_parse(r->file, r->text, d);
 	*out = (Variants){.of[VARIANT_ONLY] = m};
 	if (!m)
@@ -418,7 +421,7 @@ bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char
 	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	bool ok = prepare(&show, m, &todo, &stop, names, d);
-	ok = ok && ir_verify(m, NULL, d)
+	ok = ok && (v->tried || ir_verify(m, NULL, d))
 		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
 	finish(&show, d);
 	return ok;

@@ -8,24 +8,35 @@
  * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out.
  *
  * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered,
- * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops write
- * are still to be reduced, and only what is computed behind them hides that. */
+ * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops
+ * write are still to be reduced, and only what is computed behind them hides that.  Of the first gather and of the last
+ * reduce the latency is exposed, too.
+ *
+ * Where values have to be computed again (price.c), a step takes that much longer at least.  It may stand beside the
+ * last reduces, but for those of the very last op, and hide there what was exposed without.  How much that is follows
+ * from the bytes that no units do without: at the op at which most is live in a plan that recomputes nothing, any
+ * choice of values, which changes no order of the other ops, frees these values at most. */
 #include "predict/private.h"
 
 #include <math.h>
 
-/* The least seconds that a collective of this kind takes for each element; 0: there is none. */
-static double rate_of(const Timeline *t, RtStream stream, SectionKind section)
+/* The least seconds that a collective of this kind takes for each element, and its latency; 0: there is none.  Sums
+ * over groups of ranks come on top of the reduce of a unit. */
+static double rate_of(const Timeline *t, RtStream stream, SectionKind section, double *latency)
 {
 	double least = INFINITY;
+	*latency = INFINITY;
 	for (int i = 0; i < t->n_transfers; i++) {
 		const Transfer *x = t->transfer[i];
 		int64_t n = 0;
 		for (int f = 0; x->op->unit && f < x->op->unit->n_flats; f++)
 			n += x->op->unit->flat[f].numel;
-		if (x->row->stream == stream && x->op->section == section && n)
-			least = MIN(least, x->moving / (double)n);
+		if (x->row->stream != stream || x->op->section != section || x->row->kind == RT_ALL_REDUCE_SHARDS || !n)
+			continue;
+		least = MIN(least, x->moving / (double)n);
+		*latency = MIN(*latency, x->end - x->begin - x->moving);
 	}
+	*latency = isinf(*latency) ? 0 : *latency;
 	return isinf(least) ? 0 : least;
 }
 
@@ -46,33 +57,94 @@ static double first_elements(const Op *op, Region region, PtrMap *seen)
 	return elements;
 }
 
+typedef struct ExposedEnd {
+	double seconds;
+	double latency;      /* of it, that no byte takes */
+	double beside;       /* of it, what more computing could hide */
+} ExposedEnd;
+
 /* What is exposed in any order of forward's gathers (from the front), or of backward's reduces (from the end). */
-static double exposed_of(const Timeline *t, SectionKind section, Arena *a)
+static ExposedEnd exposed_of(const Timeline *t, SectionKind section, Arena *a)
 {
 	bool forward = section == SEC_FORWARD;
-	double rate = rate_of(t, forward ? RT_STREAM_GATHER : RT_STREAM_REDUCE, section), hidden = 0, moved = 0, most = 0;
+	ExposedEnd x = {0};
+	double latency, rate = rate_of(t, forward ? RT_STREAM_GATHER : RT_STREAM_REDUCE, section, &latency);
+	double hidden = 0, moved = 0, first = 0;
 	PtrMap *seen = ptrmap_new(a);
 	for (int i = 0; i < t->n_slices; i++) {
 		const Slice *s = &t->slice[forward ? i : t->n_slices - 1 - i];
 		if (s->stream != TIMELINE_COMPUTE || s->waits || s->op->section != section)
 			continue;
-		moved += rate * first_elements(s->op, forward ? REGION_PARAM : REGION_GRAD, seen);
-		most = MAX(most, moved - hidden);
+		double more = rate * first_elements(s->op, forward ? REGION_PARAM : REGION_GRAD, seen);
+		moved += more + (moved > 0 || more <= 0 ? 0 : latency);
+		x.seconds = MAX(x.seconds, moved - hidden);
+		first = hidden > 0 ? first : x.seconds;
 		hidden += s->alone * t->machine->of[MACHINE_CONTENTION];
 	}
-	return most;
+	x.latency = x.seconds > 0 ? latency : 0;
+	x.beside = x.seconds - first;
+	return x;
 }
 
-double timeline_bound(const Timeline *t, double room)
+Bound timeline_bound(const Timeline *t, double room)
 {
 	double slower = t->machine->of[MACHINE_CONTENTION];
 	double again = t->again_bytes ? t->again * MAX(1 - MAX(room, 0) / (double)t->again_bytes, 0) : 0;
 	double forward = t->moving[RT_STREAM_GATHER] - t->again, reduce = t->moving[RT_STREAM_REDUCE];
-	bool beside = t->machine->cuda || t->threads;
-	if (!beside)
-		return t->alone + t->moving[RT_STREAM_SYNC] + forward + again + reduce;
+	double fixed = t->alone + t->moving[RT_STREAM_SYNC];
+	if (!t->machine->cuda && !t->threads)
+		return (Bound){fixed + forward + again + reduce, fixed + forward + reduce, 0};
 	Arena *a = arena_new();
-	double exposed = exposed_of(t, SEC_FORWARD, a) + exposed_of(t, SEC_BACKWARD, a);
+	ExposedEnd front = exposed_of(t, SEC_FORWARD, a), end = exposed_of(t, SEC_BACKWARD, a);
 	arena_free(a);
-	return t->alone + t->moving[RT_STREAM_SYNC] + (forward + MAX(again, reduce)) * (1 - 1 / slower) + exposed / slower;
+	double beside = 1 - 1 / slower;
+	fixed += (front.latency + end.latency + forward) * beside + (front.seconds + end.seconds) / slower;
+	return (Bound){fixed + MAX(again, reduce) * beside, fixed + reduce * beside, end.beside / slower};
+}
+
+double bound_recomputing(const Bound *b, double again)
+{
+	return b->roomy + again - MIN(again, b->beside);
+}
+
+/* The bytes of a parameter's gathered values or, of its gradient, of what backward writes. */
+static int64_t whole_bytes(const Symbol *s, bool gradient)
+{
+	const Flat *f = &s->unit->flat[s->flat];
+	return type_numel(&s->type) * dtype_info[gradient ? f->grad : f->param].bytes;
+}
+
+/* Some unit is gathered whole, and reduced from whole gradients; it has one parameter at least. */
+static int64_t least_whole(const Module *m, const LayoutRank *who)
+{
+	int64_t gathered = 0, reduced = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_PARAM || !s->unit)
+			continue;
+		if (layout_split(s->unit->strategy, who).ranks > 1) {
+			gathered = MAX(gathered, whole_bytes(s, false));
+			reduced = s->unit->flat[s->flat].trainable ? MAX(reduced, whole_bytes(s, true)) : reduced;
+		}
+	}
+	return gathered + reduced;
+}
+
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory)
+{
+	int64_t live = 0, grads = 0;
+	Arena *a = arena_new();
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		live = v->of[k] ? MAX(live, memory_peak(v->of[k], a).bytes) : live;
+	arena_free(a);
+	for (int i = 0; i < plan->layout->n_units; i++) {
+		const LayoutUnit *u = &plan->layout->unit[i];
+		for (int f = 0; f < u->n_flats; f++)
+			if (u->flat[f].trainable)
+				grads += layout_grad_stays(u, &plan->who) ? u->flat[f].numel * dtype_info[u->flat[f].grad].bytes
+					: layout_range(u, f, &plan->who).n * dtype_info[u->flat[f].kept].bytes;
+	}
+	int64_t rest = memory->total - memory->gathered - memory->grads - memory->send - memory->activations;
+	return rest + MIN(live, memory->activations) + MIN(grads + least_whole(v->of[VARIANT_ONLY], &plan->who),
+		memory->gathered + memory->grads + memory->send);
 }

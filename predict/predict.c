@@ -138,10 +138,11 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 	if (ok) {
 		const Timeline *t = simulate(v->of[VARIANT_ONLY], how, a);
 		LayoutMemory memory = pipeline_memory(v, o);
-		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
+		int64_t rigid = bound_bytes(v, how->plan, &memory);
 		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
 			.samples = (double)(v->of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
-			.bound = timeline_bound(t, (double)(limit - rigid))};
+			.bound = timeline_bound(t, (double)(limit - rigid)), .computing = t->alone - t->recomputed,
+			.of = {m, t->running, t->turns}};
 	}
 	arena_free(a);
 	return ok;

@@ -4,6 +4,7 @@
 
 #include "passes/passes.h"
 #include "predict/predict.h"
+#include "predict/price.h"
 #include "predict/timeline.h"
 
 /* How a plan is played: for the rank that needs most memory.  All of it lives in the arena. */
@@ -13,8 +14,10 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 typedef struct Played {
 	double seconds, samples; /* of a step; samples of all ranks a second */
 	LayoutMemory memory;
-	int64_t rigid;           /* of its bytes, those that units and prefetch do not change */
-	double bound;            /* timeline_bound, where a rank may have `limit` bytes */
+	int64_t rigid;           /* bound_bytes */
+	Bound bound;             /* where a rank may have `limit` bytes */
+	double computing;        /* alone, without what is computed again */
+	PriceOf of;              /* how its ops run */
 } Played;
 /* Plays a plan; false after messages: its time is not predicted. */
 bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d);

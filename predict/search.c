@@ -9,7 +9,9 @@
 #include "predict/private.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
-enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3 };
+#define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
+#define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
+enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
 typedef enum KnobId {
 #define KNOB(id, ...) KNOB_##id,
@@ -32,6 +34,7 @@ typedef struct Trial {
 	bool refused;
 	Played of;
 	int64_t over;                /* bytes beyond the limit */
+	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
 } Trial;
 
 struct Search {
@@ -46,6 +49,7 @@ struct Search {
 	Trial *trial[TRIALS_MAX];
 	int n;
 	const Trial *best;
+	Price *price;                /* NULL: nothing had to be computed again so far */
 	double bound;
 };
 
@@ -101,11 +105,24 @@ static Options options_of(const Search *s, const Trial *t)
 
 /* ---- trials ---- */
 
-static void try_plan(const Search *s, Trial *x)
+/* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
+ * recompute, if the search may choose that. */
+static double bound_of(Search *s, const Trial *x, const Options *o)
+{
+	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
+	if (x->of.rigid <= s->limit)
+		return x->of.bound.seconds;
+	if (any && !s->price)
+		s->price = price_find(s->start, o, &x->of.of, s->a);
+	return any ? bound_recomputing(&x->of.bound, price_seconds(s->price, (double)(x->of.rigid - s->limit))) : INFINITY;
+}
+
+static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
 	x->refused = !predict_played(s->start, &o, s->sync, s->m, s->limit, &x->of);
 	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
+	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
 }
 
 static bool same_text(const char *x, const char *y)
@@ -146,6 +163,40 @@ static bool takes(Search *s, const Trial *x)
 	bool is = better(x, s->best);
 	s->best = is ? x : s->best;
 	return is;
+}
+
+/* ---- the bound ---- */
+
+/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
+ * that were tried with and without. */
+static double saved_by_remat(const Search *s)
+{
+	double most = 0;
+	for (int i = 0; i < s->n; i++)
+		for (int k = 0; k < s->n; k++) {
+			const Trial *x = s->trial[i], *y = s->trial[k];
+			Trial plain = *y;
+			plain.pick[KNOB_REMAT] = 0;
+			if (!x->refused && !y->refused && y->pick[KNOB_REMAT] && same_text(x->keep, y->keep)
+					&& !memcmp(x->pick, plain.pick, sizeof(x->pick)))
+				most = MAX(most, x->of.computing - y->of.computing);
+		}
+	return most;
+}
+
+/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
+ * for all.  Where nothing is within the limit, it is that of plans that are not. */
+static double least_bound(const Search *s)
+{
+	double least = INFINITY, any = INFINITY, saved = saved_by_remat(s);
+	for (int i = 0; i < s->n; i++) {
+		const Trial *x = s->trial[i];
+		if (x->refused || x->pick[KNOB_REMAT])
+			continue;
+		any = MIN(any, x->of.bound.roomy);
+		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved : 0));
+	}
+	return isinf(least) ? any : least;
 }
 
 /* ---- units that stay gathered ---- */
@@ -201,7 +252,8 @@ static void keep_units(Search *s)
 {
 	int n = 0, low = 0;
 	const Trial *from = s->best;
-	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over;
+	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over
+		&& from->of.seconds > least_bound(s) * (1 + ENOUGH);
 	const char **name = open ? gathered_again(s, from, &n) : NULL;
 	for (int high = n; low < high;) {
 		int middle = (low + high + 1) / 2;
@@ -251,6 +303,60 @@ static void descend(Search *s, const Trial *from)
 	takes(s, at);
 }
 
+/* Less recomputation than of blocks, which from, a plan within the limit, has: what --remat=auto chooses for it.  NULL:
+ * that is no better. */
+static const Trial *recompute_less(Search *s, const Trial *from)
+{
+	Knob *knob = &s->knob[KNOB_REMAT];
+	if (!knob->open || !from->pick[KNOB_REMAT] || from->over || knob->n == VALUES_MAX)
+		return NULL;
+	Options o = options_of(s, from);
+	o.memory.remat = "auto";
+	o.memory.memory_limit = s->limit;
+	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
+	if (!found || *found != '{')
+		return NULL;
+	char *policy = arena_strdup(s->a, found);
+	for (char *at = policy; (at = strchr(at, '\n'));)
+		*at = ' ';
+	knob->value[knob->n] = policy;
+	const Trial *x = with(s, from, KNOB_REMAT, knob->n++);
+	return better(x, from) ? x : NULL;
+}
+
+/* The plan within the limit, of those that recompute as the best does, that could be the fastest if it recomputed less
+ * for the memory that it leaves; NULL: none could be faster than the best.  What the memory is worth is the price of
+ * the bytes that the best plan frees last. */
+static const Trial *worth_less(const Search *s)
+{
+	const Trial *plain = s->trial[0], *found = NULL;
+	double least = s->best->of.seconds * (1 - NEGLIGIBLE);
+	double freed = (double)(plain->of.memory.total - s->best->of.memory.total);
+	freed = s->price ? MIN(freed, price_bytes(s->price)) : 0;
+	for (int i = 0; i < s->n && freed > 0; i++) {
+		const Trial *x = s->trial[i];
+		if (x->refused || x->over || x->pick[KNOB_REMAT] != s->best->pick[KNOB_REMAT])
+			continue;
+		double room = (double)(s->limit - x->of.memory.total);
+		double saved = FREED * (price_seconds(s->price, freed) - price_seconds(s->price, freed - room));
+		if (x->of.seconds - saved < least) {
+			least = x->of.seconds - saved;
+			found = x;
+		}
+	}
+	return found;
+}
+
+/* Where the best plan recomputes, lets it and others that need less memory recompute less. */
+static void recompute_again(Search *s)
+{
+	for (int i = 0; i < AGAIN_MAX; i++) {
+		const Trial *from = !s->best->over && s->best->pick[KNOB_REMAT] ? worth_less(s) : NULL;
+		if (!from || !takes(s, recompute_less(s, from)))
+			break;
+	}
+}
+
 /* Tries each strategy with each recomputation, and descends from those that may lead to the best plan: the ones whose
  * bound is below the best so far, the fastest first. */
 static void descend_all(Search *s)
@@ -271,22 +377,15 @@ static void descend_all(Search *s)
 			from.at[k] = from.at[k - 1];
 			from.at[k - 1] = moved;
 		}
+	const Trial *less = from.n ? recompute_less(s, from.at[0]) : NULL;
+	if (less)
+		descend(s, less);
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
 		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && x->of.bound < s->best->of.seconds * (1 - NEGLIGIBLE)))
+		if (!s->best || s->best->over || (!hopeless && x->of.bound.seconds < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
-}
-
-/* The least of the bounds of all pairs of strategy and recomputation that may fit. */
-static double least_bound(const Search *s)
-{
-	double least = INFINITY;
-	for (int i = 0; i < s->n; i++)
-		if (!s->trial[i]->refused && s->trial[i]->of.rigid <= s->limit)
-			least = MIN(least, s->trial[i]->of.bound);
-	return isinf(least) ? 0 : least;
 }
 
 bool search_wanted(const Options *o)
@@ -324,27 +423,6 @@ static void refuse_limit(const Search *s, Diag *d)
 		(long long)s->best->of.memory.total, how, all);
 }
 
-/* Where only recomputing blocks fits, tries to recompute less, and what is best then. */
-static void recompute_less(Search *s)
-{
-	Knob *knob = &s->knob[KNOB_REMAT];
-	if (!knob->open || !s->best || !s->best->pick[KNOB_REMAT] || s->best->over)
-		return;
-	Options o = options_of(s, s->best);
-	o.memory.remat = "auto";
-	o.memory.memory_limit = s->limit;
-	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
-	if (!found || *found != '{')
-		return;
-	char *policy = arena_strdup(s->a, found);
-	for (char *at = policy; (at = strchr(at, '\n'));)
-		*at = ' ';
-	knob->value[knob->n] = policy;
-	const Trial *x = with(s, s->best, KNOB_REMAT, knob->n++);
-	if (better(x, s->best))
-		descend(s, x);
-}
-
 /* Leaves out choices of the best plan that do nothing for it, as one does that helped before another was made. */
 static void simplify(Search *s)
 {
@@ -370,7 +448,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 			"and --machine=%s, which says why", s->m->file);
 		return NULL;
 	}
-	recompute_less(s);
+	recompute_again(s);
 	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->of.seconds);

@@ -64,6 +64,7 @@ typedef struct Timeline {
 	double computing;       /* without waits */
 	double exposed;         /* sum of waits */
 	double alone;           /* computing if no collective ran beside it */
+	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */
 	double again;           /* the part of moving that gathers in backward take */
 	int64_t again_bytes;
@@ -89,9 +90,17 @@ const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in 
 
 /* ---- bound.c ---- */
 
-/* No order of these collectives, and no units, make a step shorter.  room: bytes that gathered units may keep after
- * forward so that backward need not gather them again. */
-double timeline_bound(const Timeline *t, double room);
+typedef struct Bound {
+	double seconds;   /* no order of these collectives, and no units, make a step shorter */
+	double roomy;     /* the same if there were room for all that backward gathers again */
+	double beside;    /* of it, seconds that values which are computed again may take for nothing */
+} Bound;
+/* room: bytes that gathered units may keep after forward so that backward need not gather them again. */
+Bound timeline_bound(const Timeline *t, double room);
+/* The same of plans that take `again` seconds or more for computing values again. */
+double bound_recomputing(const Bound *b, double again);
+/* Bytes that no units and no prefetch do without, if what is computed stays the same. */
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory);
 
 /* ---- show.c: what `shardc plan --machine` prints ---- */
 

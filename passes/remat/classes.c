@@ -3,8 +3,9 @@
  * Values are alike if their nodes have one name but for the index of the block: /h.0/mlp/Gelu, /h.1/mlp/Gelu.  Where
  * names do not have it, they are the k-th ops of their kind in modules whose names differ in that index alone; where
  * these do not have it either, their ops stand at the same place of blocks with the same ops.
- * Rules have [0-9]+ where names have different numbers.  One of nodes is tried first, then one of modules, then one of
- * modules and a kind of op; where all of them match other values too, the rule lists the names of the nodes. */
+ * Rules have [0-9]+ where names have different numbers, and those of some blocks alone the numbers themselves.  One of
+ * nodes is tried first, then one of modules, then one of modules and a kind of op; where all of them match other values
+ * too, the rule lists the names of the nodes. */
 #include "passes/remat/remat.h"
 
 #include <ctype.h>
@@ -165,11 +166,24 @@ static bool same_number(const char **at, int n_names, size_t n, bool *alike)
 	return same;
 }
 
-/* The names with [0-9]+ for the numbers in which they differ; NULL: they differ in more. */
-static const char *with_numbers(const char *const *name, int n_names, Arena *a)
+/* Appends the numbers at which the names are, each once where equal ones follow each other. */
+static void put_numbers(Buf *out, const char *const *at, int n_names)
+{
+	for (int k = 0; k < n_names; k++) {
+		size_t n = digits_at(at[k]);
+		bool again = k && digits_at(at[k - 1]) == n && !memcmp(at[k - 1], at[k], n);
+		if (!again)
+			buf_printf(out, "%s%.*s", k ? "|" : "(", (int)n, at[k]);
+	}
+	buf_printf(out, ")");
+}
+
+/* The names with [0-9]+ for the numbers in which they differ or, if listed, with these numbers; NULL: they differ in
+ * more. */
+static const char *with_numbers(const char *const *name, int n_names, bool listed, Arena *a)
 {
 	Buf out = {0};
-	const char **at = NEW_N(a, const char *, n_names);
+	const char **at = NEW_N(a, const char *, n_names), **number = NEW_N(a, const char *, n_names);
 	bool alike = true;
 	for (int k = 0; k < n_names; k++)
 		at[k] = name[k];
@@ -177,8 +191,12 @@ static const char *with_numbers(const char *const *name, int n_names, Arena *a)
 	while (*at[0] && alike) {
 		const char *s = at[0];
 		size_t n = digits_at(s);
+		memcpy(number, at, sizeof(*at) * (size_t)n_names);
 		if (n && !same_number(at, n_names, n, &alike)) {
-			buf_printf(&out, "[0-9]+");
+			if (listed)
+				put_numbers(&out, number, n_names);
+			else
+				buf_printf(&out, "[0-9]+");
 		} else if (n) {
 			put_plain(&out, s, n);
 		} else {
@@ -236,10 +254,11 @@ static bool is_exact(const Remat *r, const Group *g, const char *expression, boo
 	return exact;
 }
 
-static const char *rule_of(const Remat *r, const Group *g)
+static const char *rule_of(const Remat *r, const Group *g, bool listed)
 {
 	Arena *a = r->a;
-	const char *node = with_numbers(g->node.at, g->node.n, a), *scope = with_numbers(g->scope.at, g->scope.n, a);
+	const char *node = with_numbers(g->node.at, g->node.n, listed, a);
+	const char *scope = with_numbers(g->scope.at, g->scope.n, listed, a);
 	if (is_exact(r, g, node, false, OP_COUNT))
 		return arena_printf(a, "{\"node\": \"%s\"}", str_escape(a, ESCAPE_JSON, node));
 	if (is_exact(r, g, scope, true, OP_COUNT))
@@ -248,6 +267,22 @@ static const char *rule_of(const Remat *r, const Group *g)
 		return arena_printf(a, "{\"scope\": \"%s\", \"op\": \"%s\"}", str_escape(a, ESCAPE_JSON, scope),
 			op_info[g->kind].text);
 	return arena_printf(a, "{\"node\": \"%s\"}", str_escape(a, ESCAPE_JSON, with_names(g, a)));
+}
+
+const char *remat_class_rule(const Remat *r, const RematClass *c, int blocks)
+{
+	Group g = {.kind = OP_COUNT};
+	for (int i = 0; i < c->n; i++) {
+		const Op *op = c->value[i]->op;
+		if (block_of(r, op) >= blocks)
+			continue;
+		g.kind = g.kind == OP_COUNT ? kind_of(op) : g.kind;
+		if (g.node.n && !strcmp(g.node.at[g.node.n - 1], node_of(op)))
+			continue;
+		vec_push(r->a, &g.node, node_of(op));
+		vec_push(r->a, &g.scope, blocks_scope(r->a, op->loc));
+	}
+	return g.node.n ? rule_of(r, &g, true) : NULL;
 }
 
 /* ---- the classes ---- */
@@ -270,7 +305,7 @@ RematClasses remat_classes(const Remat *r)
 	for (int i = 0; i < f.all.n; i++) {
 		Group *g = f.all.at[i];
 		if (g->value.n)
-			out.at[out.n++] = (RematClass){rule_of(r, g), g->value.at, g->value.n};
+			out.at[out.n++] = (RematClass){rule_of(r, g, false), g->value.at, g->value.n};
 	}
 	return out;
 }

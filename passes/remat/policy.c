@@ -20,6 +20,7 @@ typedef struct Rule {
 	regex_t re[2];
 	OpKind op; bool has_op;
 	bool usable;                 /* no problem of the rule itself was found */
+	bool is;                     /* it matches the op that is looked at */
 	int matches, inner, counts;  /* values of blocks; those that may be recomputed; those for which the rule decides */
 	const struct Rule *rival;    /* a rule of "keep" that took one of its values */
 } Rule;
@@ -149,13 +150,14 @@ static bool matches(const Rule *rule, const Op *op, const char *scope)
 	return true;
 }
 
-/* The first rule that matches; counts matches of all. */
+/* The first rule that matches; counts matches of all, and says which they are. */
 static Rule *first_match(const RuleVec *rules, const Op *op, const char *scope, bool inner)
 {
 	Rule *first = NULL;
 	for (int i = 0; i < rules->n; i++) {
 		Rule *rule = rules->at[i];
-		if (!matches(rule, op, scope))
+		rule->is = matches(rule, op, scope);
+		if (!rule->is)
 			continue;
 		rule->matches++;
 		rule->inner += inner;
@@ -178,7 +180,7 @@ static void match_op(const Reader *p, const Op *op)
 		keep->counts++;
 	for (int i = 0; i < p->recompute.n; i++) {
 		Rule *rule = p->recompute.at[i];
-		if (matches(rule, op, scope)) {
+		if (rule->is) {
 			rule->counts += !keep;
 			rule->rival = keep ? keep : rule->rival;
 		}
