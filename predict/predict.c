@@ -8,6 +8,8 @@
 #include "passes/changes.h"
 #include "predict/private.h"
 
+enum { GLOBAL_BATCH_MAX = 1 << 30 };
+
 /* ---- options ---- */
 
 static void check_device(const Options *o, const Machine *m, Diag *d)
@@ -47,7 +49,7 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	*out = NULL;
 	if (!w->machine) {
 		const struct { bool given; const char *name; } rows[] = {{w->threads, "--threads"}, {w->trace, "--trace"},
-			{w->copy_engines, "--copy-engines"}, {w->ask, "--ask"}};
+			{w->copy_engines, "--copy-engines"}, {w->global_batch, "--global-batch"}, {w->ask, "--ask"}};
 		for (int i = 0; i < COUNT_OF(rows); i++)
 			if (rows[i].given)
 				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or your own "
@@ -59,6 +61,9 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 		check_device(o, m, d);
 	if (m)
 		check_size(o, m, d);
+	if (w->global_batch > GLOBAL_BATCH_MAX)
+		diag_error(d, "--global-batch", "%lld samples are more than %d, the most of a step", (long long)w->global_batch,
+			GLOBAL_BATCH_MAX);
 	if (w->trace)
 		timeline_may_replace(w->trace, d);
 	*out = m;
@@ -89,6 +94,43 @@ bool predict_asks(const Options *o, const Restart *start, Diag *d)
 	if (o->what.ask && instead)
 		diag_error(d, "--ask", "plans again with other options, and %s", instead);
 	return !o->what.ask || !instead;
+}
+
+/* ---- the micro-batches of a step ---- */
+
+int64_t predict_micro_batches(const Options *o, int64_t batch)
+{
+	int64_t all = o->what.global_batch, of_one = MAX(batch, 1) * MAX(o->sharding.world, 1);
+	int64_t n = !all ? 1 : all % of_one ? 0 : all / of_one;
+	return n > 1 && !options_many(o) ? 0 : n;
+}
+
+bool predict_divides(const Options *o, const Module *m, Diag *d)
+{
+	const char *where = "--global-batch";
+	int64_t all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(m->batch, 1) * world;
+	int64_t below = all / of_one * of_one;
+	if (!all || predict_micro_batches(o, m->batch))
+		return true;
+	if (!m->batch)
+		diag_error(d, where, "no input of the model has an axis of samples");
+	else if (all % of_one == 0)
+		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on each of %lld ranks, and the program has one "
+			"a step; give --accum=many", (long long)all, (long long)(all / of_one), (long long)m->batch, (long long)world);
+	else
+		diag_error(d, where, "%lld samples are no whole number of micro-batches of %lld on each of %lld ranks; give %s%lld",
+			(long long)all, (long long)m->batch, (long long)world,
+			below ? arena_printf(m->arena, "%lld or ", (long long)below) : "", (long long)(below + of_one));
+	return false;
+}
+
+int64_t predict_runs(int64_t micro_batches, Variant k)
+{
+	switch (k) {
+	case VARIANT_ONLY: return micro_batches == 1;
+	case VARIANT_MIDDLE: return MAX(micro_batches - 2, 0);
+	default: return micro_batches > 1;
+	}
 }
 
 /* ---- the prediction ---- */
@@ -135,14 +177,20 @@ bool predict_played(const Restart *start, const Options *o, Sync sync, const Mac
 	Diag silent = {.silent = true};
 	Arena *a = arena_new();
 	const SimulateOptions *how = change_plan(start, o, sync, &v) ? predict_how(&v, o, m, a) : NULL;
-	bool ok = how && predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent);
+	const Module *one = v.of[VARIANT_ONLY];
+	int64_t n = how ? predict_micro_batches(o, one->batch) : 0;
+	bool ok = n && predict_accepts(one, how->plan->layout, &silent);
 	if (ok) {
-		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
 		LayoutMemory memory = pipeline_memory(&v, o);
 		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;
-		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
-			.samples = (double)(v.of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
-			.bound = timeline_bound(t, (double)(limit - rigid))};
+		*out = (Played){.memory = memory, .rigid = rigid};
+		for (int k = 0; k < VARIANT_COUNT; k++) {
+			int64_t times = predict_runs(n, (Variant)k);
+			const Timeline *t = times ? simulate(v.of[k], how, a) : NULL;
+			out->seconds += t ? (double)times * t->seconds : 0;
+			out->bound += t ? (double)times * timeline_bound(t, (double)(limit - rigid)) : 0;
+		}
+		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
 	}
 	pipeline_free(&v);
 	arena_free(a);
@@ -164,8 +212,9 @@ bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
 	const SimulateOptions *how = predict_how(v, o, m, a);
-	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY]),
-		.bytes = pipeline_memory(v, o).total};
+	const Module *one = v->of[VARIANT_ONLY];
+	Prediction p = {.micro_batches = predict_micro_batches(o, one->batch), .samples = one->batch,
+		.tokens = count_tokens(one), .bytes = pipeline_memory(v, o).total};
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);

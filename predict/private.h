@@ -11,7 +11,7 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 
 /* A plan that was made again with other options, and played. */
 typedef struct Played {
-	double seconds, samples; /* of a step; samples of all ranks a second */
+	double seconds, samples; /* of a step, of all its micro-batches; samples of all ranks a second */
 	LayoutMemory memory;
 	int64_t rigid;           /* of its bytes, those that units and prefetch do not change */
 	double bound;            /* timeline_bound, where a rank may have `limit` bytes */
