@@ -139,7 +139,8 @@ static const char *free_batch(const Options *o, Arena *a, Diag *d)
 	for (int i = 0; i < inputs.n; i++) {
 		const DeclaredInput *in = &inputs.at[i];
 		const char *name = in->rank > 0 ? in->param[0] : "";
-		if (!name || !*name || options_list_has(&o->graph.bind, name) || options_list_has(&o->graph.input_shape, in->name))
+		if (!name || !*name || options_list_has(&o->graph.bind, name)
+				|| options_list_has(&o->graph.input_shape, in->name))
 			continue;
 		if (*found && strcmp(found, name)) {
 			diag_error(d, "--global-batch", "the inputs of the model begin with the axes \"%s\" and \"%s\": give "
@@ -151,17 +152,17 @@ static const char *free_batch(const Options *o, Arena *a, Diag *d)
 	return found;
 }
 
-/* Whether the time of the plan without a choice is predicted, and a step is whole micro-batches; what keeps it from that
- * is in every other plan too. */
+/* Whether the time of the plan without a choice is predicted, and a step is whole micro-batches; what keeps it from
+ * that is in every other plan too. */
 static bool is_predicted(const Variants *v, const Options *o, Arena *a, Diag *d)
 {
 	const Module *m = v->of[VARIANT_ONLY];
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who;
 	Options many = *o;
-	many.graph.accum = o->given.accum || o->what.emit == EMIT_LIB ? o->graph.accum : ACCUM_MANY;
+	many.graph.accum = search_may_many(o) ? ACCUM_MANY : ACCUM_ONE;
 	memory_describe(&layout, &who, m, o);
-	return predict_accepts(m, &layout, d) && predict_divides(&many, m, d);
+	return predict_accepts(m, &layout, d) && predict_divides(&many, m->batch, d);
 }
 
 /* Reads and plans the model with one size of the micro-batch, and keeps where planning can begin again.  bind: the
@@ -186,8 +187,8 @@ static bool begin_batch(SearchBatch *b, Options *o, const char *bind, PipelineVi
 	return ok;
 }
 
-/* Prepares the micro-batches that are tried: those of --global-batch whose plan is not refused, or else the one that the
- * options say.  Returns their number; 0 after messages. */
+/* Prepares the micro-batches that are tried: those of --global-batch whose plan is not refused, or else the one that
+ * the options say.  Returns their number; 0 after messages. */
 static int begin_batches(SearchBatch *batch, Options *o, PipelineView *view, Arena *a, Diag *d)
 {
 	const char *name = free_batch(o, a, d);
@@ -195,15 +196,14 @@ static int begin_batches(SearchBatch *batch, Options *o, PipelineView *view, Are
 		return 0;
 	if (!*name)
 		return begin_batch(&batch[0], o, NULL, view, a, d);
-	int64_t size[SEARCH_BATCHES], world = MAX(o->sharding.world, 1), all = o->what.global_batch;
-	if (all % world) {
-		diag_error(d, "--global-batch", "%lld samples are not equally many for each of %lld ranks; give %s%lld",
-			(long long)all, (long long)world, all > world ? arena_printf(a, "%lld or ", (long long)(all / world * world))
-			: "", (long long)((all / world + 1) * world));
+	int64_t size[SEARCH_BATCHES];
+	Options many = *o;
+	many.graph.accum = ACCUM_MANY;
+	if (!predict_divides(&many, 1, d))
 		return 0;
-	}
 	if (o->graph.bind.n == OPTION_LIST_MAX) {
-		diag_error(d, "--bind", "there are %d of them, and none is left for %s, the samples' axis", OPTION_LIST_MAX, name);
+		diag_error(d, "--bind", "there are %d of them, and none is left for %s, the axis of the samples",
+			OPTION_LIST_MAX, name);
 		return 0;
 	}
 	int n = 0, sizes = search_batches(o, size);

@@ -105,22 +105,24 @@ int64_t predict_micro_batches(const Options *o, int64_t batch)
 	return n > 1 && !options_many(o) ? 0 : n;
 }
 
-bool predict_divides(const Options *o, const Module *m, Diag *d)
+bool predict_divides(const Options *o, int64_t batch, Diag *d)
 {
 	const char *where = "--global-batch";
-	int64_t all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(m->batch, 1) * world;
-	int64_t below = all / of_one * of_one;
-	if (!all || predict_micro_batches(o, m->batch))
+	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
+	long long below = all / of_one * of_one;
+	char nearest[64];
+	if (!all || predict_micro_batches(o, batch))
 		return true;
-	if (!m->batch)
+	int n = below ? snprintf(nearest, sizeof(nearest), "%lld or ", below) : 0;
+	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
+	if (!batch)
 		diag_error(d, where, "no input of the model has an axis of samples");
 	else if (all % of_one == 0)
-		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on each of %lld ranks, and the program has one "
-			"a step; give --accum=many", (long long)all, (long long)(all / of_one), (long long)m->batch, (long long)world);
+		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on each of %lld ranks, and the program has "
+			"one a step; give --accum=many", all, all / of_one, (long long)batch, world);
 	else
-		diag_error(d, where, "%lld samples are no whole number of micro-batches of %lld on each of %lld ranks; give %s%lld",
-			(long long)all, (long long)m->batch, (long long)world,
-			below ? arena_printf(m->arena, "%lld or ", (long long)below) : "", (long long)(below + of_one));
+		diag_error(d, where, "%lld samples are no whole number of micro-batches of %lld on each of %lld ranks; give %s",
+			all, (long long)batch, world, nearest);
 	return false;
 }
 

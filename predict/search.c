@@ -72,12 +72,16 @@ static int divisors(int64_t n, bool inner, int most, int64_t *out)
 	return kept;
 }
 
+bool search_may_many(const Options *o)
+{
+	return o->given.accum ? options_many(o) : o->what.emit != EMIT_LIB;
+}
+
 int search_batches(const Options *o, int64_t size[SEARCH_BATCHES])
 {
 	int64_t of_rank = o->what.global_batch / MAX(o->sharding.world, 1);
-	bool many = options_many(o) || (!o->given.accum && o->what.emit != EMIT_LIB);
 	size[0] = of_rank;
-	return many ? divisors(of_rank, false, SEARCH_BATCHES, size) : 1;
+	return search_may_many(o) ? divisors(of_rank, false, SEARCH_BATCHES, size) : 1;
 }
 
 /* Groups of hybrid_shard are whole hosts, or parts of one that share it evenly. */
@@ -171,7 +175,7 @@ static bool says(const Search *s, const Trial *t, int k)
 static int64_t micro_batches(const Search *s, const Trial *t)
 {
 	Options o = s->given;
-	o.graph.accum = o.given.accum ? o.graph.accum : ACCUM_MANY;
+	o.graph.accum = search_may_many(&o) ? ACCUM_MANY : ACCUM_ONE;
 	return predict_micro_batches(&o, batch_of(s, t)->size);
 }
 
@@ -353,8 +357,8 @@ static void descend(Search *s, const Trial *from)
 
 typedef VEC(const Trial *) TrialVec;
 
-/* Plans a choice with each recomputation, up to the first that fits: recomputing more gives room that is not needed, and
- * takes longer.  False: none may fit, whatever its units are. */
+/* Plans a choice with each recomputation, up to the first that fits: recomputing more gives room that is not needed,
+ * and takes longer.  False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
 	bool may = false, fits = false;
@@ -475,6 +479,17 @@ static void recompute_less(Search *s)
 		descend(s, x);
 }
 
+/* Other micro-batches and groups with all else that was chosen: starts had the first units and prefetch alone. */
+static void change_start(Search *s)
+{
+	static const KnobId knobs[] = {KNOB_BATCH, KNOB_SHARD_SIZE};
+	for (int i = 0; i < COUNT_OF(knobs); i++) {
+		const Trial *at = s->best;
+		if (descend_knob(s, knobs[i], &at))
+			descend(s, at);
+	}
+}
+
 /* Leaves out choices of the best plan that do nothing for it, as one does that helped before another was made. */
 static void simplify(Search *s)
 {
@@ -502,6 +517,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 		return NULL;
 	}
 	recompute_less(s);
+	change_start(s);
 	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->of.seconds);

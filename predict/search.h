@@ -19,6 +19,9 @@ typedef struct SearchBatch {
 	int64_t size;
 	Restart start;
 } SearchBatch;
+/* Whether a step may have several micro-batches: it has them, or the user left it open and a program is made, whose
+ * binary can. */
+bool search_may_many(const Options *o);
 /* The sizes that a micro-batch of --global-batch may have, the smallest first; returns their number. */
 enum { SEARCH_BATCHES = 12 };
 int search_batches(const Options *o, int64_t size[SEARCH_BATCHES]);

@@ -193,8 +193,8 @@ void prediction_json(FILE *f, const Prediction *p)
 		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
 	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
-		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true), all.flops,
-		all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3);
+		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true),
+		all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3);
 	for (int c = COST_NONE + 1; c < COST_COLLECTIVE; c++)
 		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], all.of_class[c] * 1e3);
 	fputs("},\n    \"evidence_ms\": {", f);
