@@ -94,8 +94,8 @@ static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 	if (o->backward_prefetch)
 		parse_backward(p, o->backward_prefetch, d);
 	if (o->limit_reduces && !parse_count(o->limit_reduces, 0, &p->late))
-		diag_error(d, "--limit-reduces", "\"%s\" is no number of reduces; expected 0 (each is waited for at once) to %d%s",
-			o->limit_reduces, PREFETCH_MAX, near_choice(p->m->arena, "--limit-reduces", o->limit_reduces, ""));
+		diag_error(d, "--limit-reduces", "\"%s\" is no number of reduces; expected 0 (each is waited for at once) to "
+			"%d%s", o->limit_reduces, PREFETCH_MAX, near_choice(p->m->arena, "--limit-reduces", o->limit_reduces, ""));
 	p->gather.ring = most_ahead(p, NULL) + 1;
 	p->gather.ring_given = o->limit_all_gathers;
 	p->gather.reshard_root = o->reshard_root;
