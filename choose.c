@@ -154,7 +154,7 @@ static const char *free_batch(const Options *o, Arena *a, Diag *d)
 
 /* Whether the time of the plan without a choice is predicted, and a step is whole micro-batches; what keeps it from
  * that is in every other plan too. */
-static bool is_predicted(const Variants *v, const Options *o, Arena *a, Diag *d)
+static bool is_predicted(const Variants *v, const Options *o, const Machine *machine, Arena *a, Diag *d)
 {
 	const Module *m = v->of[VARIANT_ONLY];
 	LayoutModel layout = memory_layout(m, a);
@@ -162,17 +162,17 @@ static bool is_predicted(const Variants *v, const Options *o, Arena *a, Diag *d)
 	Options many = *o;
 	many.graph.accum = search_may_many(o) ? ACCUM_MANY : ACCUM_ONE;
 	memory_describe(&layout, &who, m, o);
-	return predict_accepts(m, &layout, d) && predict_divides(&many, m->batch, d);
+	return predict_accepts(m, &layout, machine, d) && predict_divides(&many, m->batch, d);
 }
 
 /* Reads and plans the model with one size of the micro-batch, and keeps where planning can begin again.  bind: the
  * option that says the size; NULL: none does. */
-static bool begin_batch(SearchBatch *b, Options *o, const char *bind, PipelineView *view, Arena *a, Diag *d)
+static bool begin_batch(SearchBatch *b, Options *o, const char *bind, const Machine *machine, Arena *a, Diag *d)
 {
 	Variants v = {0};
+	PipelineView view = {.restart = &b->start};
 	int binds = o->graph.bind.n;
 	*b = (SearchBatch){.bind = bind, .start.arena = a};
-	view->restart = &b->start;
 	if (bind)
 		o->graph.bind.at[o->graph.bind.n++] = bind;
 	bool ok = build_load(&v, o, 0, a, d);
@@ -180,7 +180,7 @@ static bool begin_batch(SearchBatch *b, Options *o, const char *bind, PipelineVi
 		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o->input);
 		ok = false;
 	}
-	ok = ok && build_join_block(&v, o, d) && build_program(&v, o, view, d) && is_predicted(&v, o, a, d);
+	ok = ok && build_join_block(&v, o, d) && build_program(&v, o, &view, d) && is_predicted(&v, o, machine, a, d);
 	b->size = ok ? v.of[VARIANT_ONLY]->batch : 0;
 	o->graph.bind.n = binds;
 	pipeline_free(&v);
@@ -189,13 +189,13 @@ static bool begin_batch(SearchBatch *b, Options *o, const char *bind, PipelineVi
 
 /* Prepares the micro-batches that are tried: those of --global-batch whose plan is not refused, or else the one that
  * the options say.  Returns their number; 0 after messages. */
-static int begin_batches(SearchBatch *batch, Options *o, PipelineView *view, Arena *a, Diag *d)
+static int begin_batches(SearchBatch *batch, Options *o, const Machine *machine, Arena *a, Diag *d)
 {
 	const char *name = free_batch(o, a, d);
 	if (!name)
 		return 0;
 	if (!*name)
-		return begin_batch(&batch[0], o, NULL, view, a, d);
+		return begin_batch(&batch[0], o, NULL, machine, a, d);
 	int64_t size[SEARCH_BATCHES];
 	Options many = *o;
 	many.graph.accum = ACCUM_MANY;
@@ -210,10 +210,10 @@ static int begin_batches(SearchBatch *batch, Options *o, PipelineView *view, Are
 	for (int i = 0; i < sizes; i++) {
 		Diag silent = {.silent = true};
 		const char *bind = arena_printf(a, "%s=%lld", name, (long long)size[i]);
-		bool ok = begin_batch(&batch[n], o, bind, view, a, &silent);
+		bool ok = begin_batch(&batch[n], o, bind, machine, a, &silent);
 		n += ok && batch[n].size == size[i];
 	}
-	if (!n && begin_batch(&batch[0], o, arena_printf(a, "%s=%lld", name, (long long)size[0]), view, a, d))
+	if (!n && begin_batch(&batch[0], o, arena_printf(a, "%s=%lld", name, (long long)size[0]), machine, a, d))
 		diag_error(d, "--global-batch", "\"%s\", the first axis of the inputs, is not that of the samples: give --bind "
 			"%s=N, with which a micro-batch has %lld samples", name, name, (long long)batch[0].size);
 	return n;
@@ -237,7 +237,7 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	ChooseAgain context = {.asked = o};
 	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d))
 		return NULL;
-	int n = begin_batches(batch, &o, &silent, a, d);
+	int n = begin_batches(batch, &o, machine, a, d);
 	if (!n)
 		return NULL;
 	context.machine = machine;

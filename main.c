@@ -144,7 +144,7 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	const Restart *start, const PlanAgain *again, Arena *a, Diag *d)
 {
 	const CodegenPlan plan = describe_plan(m, s, o, a);
-	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_divides(o, m->batch, d)
+	if (machine && (!predict_accepts(m, plan.layout, machine, d) || !predict_divides(o, m->batch, d)
 			|| !predict_asks(o, start, d)))
 		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);

@@ -70,11 +70,14 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	return d->errors == before;
 }
 
-bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d)
+bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
 	const struct { bool is; const char *what; } unknown[] = {
-		{t->offload != LAYOUT_OFFLOAD_NONE, "copies of --offload"},
+		{t->offload == LAYOUT_OFFLOAD_PARAMS, "copies of --offload=params"},
+		{t->offload == LAYOUT_OFFLOAD_OPTIM && !machine->cuda, "reads and writes of the file of --offload"},
+		{t->offload == LAYOUT_OFFLOAD_OPTIM && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine "
+			"whose file has no host.bandwidth"},
 		{t->check_nan, "checks of --check-nan"},
 		{t->hook.file, "calls of the function of --comm-hook"},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
@@ -181,7 +184,7 @@ bool predict_played(const Restart *start, const Options *o, Sync sync, const Mac
 	const SimulateOptions *how = change_plan(start, o, sync, &v) ? predict_how(&v, o, m, a) : NULL;
 	const Module *one = v.of[VARIANT_ONLY];
 	int64_t n = how ? predict_micro_batches(o, one->batch) : 0;
-	bool ok = n && predict_accepts(one, how->plan->layout, &silent);
+	bool ok = n && predict_accepts(one, how->plan->layout, m, &silent);
 	if (ok) {
 		LayoutMemory memory = pipeline_memory(&v, o);
 		int64_t rigid = memory.total - memory.gathered - memory.grads - memory.send;

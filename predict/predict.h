@@ -9,8 +9,8 @@
 /* Reads the machine of --machine, and checks options of predictions against it and each other.  Where --hosts is not
  * given, it becomes the number of hosts that --world takes.  False after messages; without --machine *out is NULL. */
 bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
-/* Whether all that a step of this program does is predicted; false after messages. */
-bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
+/* Whether all that a step of this program does is predicted for the machine; false after messages. */
+bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d);
 /* How many micro-batches of `batch` samples on each rank are the step of --global-batch, which is 1 if that is not
  * given; 0: no whole number, or more than a program of these options runs. */
 int64_t predict_micro_batches(const Options *o, int64_t batch);

@@ -130,8 +130,14 @@ static void set_knob(KnobId k, Options *o, const char *text)
 	}
 }
 
+/* Whether the machine says how fast GPUs reach the memory of their host. */
+static bool offloads(const Search *s)
+{
+	return s->m->of[MACHINE_HOST] > 0;
+}
+
 /* Whether the knob changes anything beside these options. */
-static bool matters(KnobId k, const Options *o)
+static bool matters(KnobId k, const Search *s, const Options *o)
 {
 	switch (k) {
 #define KNOB(id, option, given, when, ...) case KNOB_##id: return when;
@@ -333,7 +339,7 @@ static bool descend_knob(Search *s, int k, const Trial **at)
 {
 	bool changed = false, was = true;
 	Options o = options_of(s, *at);
-	for (int i = 0; i < s->knob[k].n && matters((KnobId)k, &o); i++) {
+	for (int i = 0; i < s->knob[k].n && matters((KnobId)k, s, &o); i++) {
 		const Trial *x = !s->knob[k].further[i] || was ? with(s, *at, k, i) : NULL;
 		was = better(x, *at);
 		changed = changed || was;
@@ -357,19 +363,26 @@ static void descend(Search *s, const Trial *from)
 
 typedef VEC(const Trial *) TrialVec;
 
-/* Plans a choice with each recomputation, up to the first that fits: recomputing more gives room that is not needed,
- * and takes longer.  False: none may fit, whatever its units are. */
+/* Plans a choice and, where that does not fit, the same with recomputation or with optimizer states in memory of the
+ * host, up to the first of each that fits: what gives more room than is needed takes longer.  False: none may fit,
+ * whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
-	bool may = false, fits = false;
-	for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
-		choice.pick[KNOB_REMAT] = k;
-		const Trial *x = try(s, &choice);
-		if (!x || x->refused)
-			continue;
-		vec_push(s->a, from, x);
-		may = may || x->of.rigid <= s->limit;
-		fits = !x->over;
+	bool may = false, enough = false;
+	int offloads = matters(KNOB_OFFLOAD, s, &s->given) ? s->knob[KNOB_OFFLOAD].n : 1;
+	for (int i = 0; i < offloads && !enough; i++) {
+		bool fits = false;
+		choice.pick[KNOB_OFFLOAD] = i;
+		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
+			choice.pick[KNOB_REMAT] = k;
+			const Trial *x = try(s, &choice);
+			if (!x || x->refused)
+				continue;
+			vec_push(s->a, from, x);
+			may = may || x->of.rigid <= s->limit;
+			fits = !x->over;
+			enough = enough || (fits && !k);
+		}
 	}
 	return may;
 }
@@ -381,7 +394,7 @@ static void start_all(Search *s, TrialVec *from)
 	for (int i = 0; i < s->knob[KNOB_STRATEGY].n; i++) {
 		Trial choice = {.pick[KNOB_STRATEGY] = i};
 		Options o = options_of(s, &choice);
-		int sizes = matters(KNOB_SHARD_SIZE, &o) ? s->knob[KNOB_SHARD_SIZE].n : 1;
+		int sizes = matters(KNOB_SHARD_SIZE, s, &o) ? s->knob[KNOB_SHARD_SIZE].n : 1;
 		for (choice.pick[KNOB_SHARD_SIZE] = 0; choice.pick[KNOB_SHARD_SIZE] < sizes; choice.pick[KNOB_SHARD_SIZE]++) {
 			bool may = true;
 			for (int b = 0; b < s->from.n_batches && may; b++) {
