@@ -7,18 +7,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "options.h"
+
 enum { BATCH = 32, LENGTH = 128, SIDE = 224, REACH = 64 };
 
 /* ---- sizes of free dims ---- */
-
-static bool is_given(const OptionList *list, const char *name)
-{
-	size_t n = strlen(name);
-	for (int i = 0; i < list->n; i++)
-		if (!strncmp(list->at[i], name, n) && list->at[i][n] == '=')
-			return true;
-	return false;
-}
 
 /* Axis 0 has samples; of four axes the last two are an image's, of two or three one is a length. */
 static int64_t likely_size(const DeclaredInput *in, int axis)
@@ -50,13 +43,13 @@ static bool bind_shape(OptionList *shapes, const DeclaredInput *in, Arena *a, Di
 
 static bool bind_input(GraphOptions *o, const DeclaredInput *in, Arena *a, Diag *d)
 {
-	if (is_given(&o->input_shape, in->name))
+	if (options_list_has(&o->input_shape, in->name))
 		return true;
 	for (int k = 0; k < in->rank; k++)
 		if (in->dim[k] < 0 && !*in->param[k])
 			return bind_shape(&o->input_shape, in, a, d);
 	for (int k = 0; k < in->rank; k++)
-		if (in->dim[k] < 0 && !is_given(&o->bind, in->param[k])
+		if (in->dim[k] < 0 && !options_list_has(&o->bind, in->param[k])
 				&& !add(&o->bind, arena_printf(a, "%s=%" PRId64, in->param[k], likely_size(in, k)), d))
 			return false;
 	return true;

@@ -74,6 +74,7 @@ static const char *recompute(const Options *o, void *context, Arena *a)
 	Diag silent = {.silent = true};
 	Options asked = c->asked;
 	const char *policy = NULL;
+	asked.graph.bind = o->graph.bind;
 	if (build_load(&copy, &asked, 0, a, &silent))
 		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, c->machine,
 			a, &silent);
@@ -125,14 +126,97 @@ static bool check_search(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* Whether the time of the plan without a choice is predicted; what keeps it from that is in every other plan too. */
-static bool is_predicted(const Variants *v, const Options *o, Arena *a, Diag *d)
+/* The name of the samples' axis, where --global-batch leaves it to the search: the free first axis of the inputs that
+ * nothing binds.  "": there is none; NULL after a message. */
+static const char *free_batch(const Options *o, Arena *a, Diag *d)
+{
+	DeclaredInputVec inputs = {0};
+	const char *found = "";
+	if (!o->what.global_batch || is_ir_file(o->input))
+		return found;
+	if (!onnx_declared(o->input, a, &inputs, d))
+		return NULL;
+	for (int i = 0; i < inputs.n; i++) {
+		const DeclaredInput *in = &inputs.at[i];
+		const char *name = in->rank > 0 ? in->param[0] : "";
+		if (!name || !*name || options_list_has(&o->graph.bind, name)
+				|| options_list_has(&o->graph.input_shape, in->name))
+			continue;
+		if (*found && strcmp(found, name)) {
+			diag_error(d, "--global-batch", "the inputs of the model begin with the axes \"%s\" and \"%s\": give "
+				"--bind for the one that is not the samples'", found, name);
+			return NULL;
+		}
+		found = name;
+	}
+	return found;
+}
+
+/* Whether the time of the plan without a choice is predicted, and a step is whole micro-batches; what keeps it from
+ * that is in every other plan too. */
+static bool is_predicted(const Variants *v, const Options *o, const Machine *machine, Arena *a, Diag *d)
 {
 	const Module *m = v->of[VARIANT_ONLY];
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who;
+	Options many = *o;
+	many.graph.accum = search_may_many(o) ? ACCUM_MANY : ACCUM_ONE;
 	memory_describe(&layout, &who, m, o);
-	return predict_accepts(m, &layout, d);
+	return predict_accepts(m, &layout, machine, d) && predict_divides(&many, m->batch, d);
+}
+
+/* Reads and plans the model with one size of the micro-batch, and keeps where planning can begin again.  bind: the
+ * option that says the size; NULL: none does. */
+static bool begin_batch(SearchBatch *b, Options *o, const char *bind, const Machine *machine, Arena *a, Diag *d)
+{
+	Variants v = {0};
+	PipelineView view = {.restart = &b->start};
+	int binds = o->graph.bind.n;
+	*b = (SearchBatch){.bind = bind, .start.arena = a};
+	if (bind)
+		o->graph.bind.at[o->graph.bind.n++] = bind;
+	bool ok = build_load(&v, o, 0, a, d);
+	if (ok && build_is_planned(&v, o)) {
+		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o->input);
+		ok = false;
+	}
+	ok = ok && build_join_block(&v, o, d) && build_program(&v, o, &view, d) && is_predicted(&v, o, machine, a, d);
+	b->size = ok ? v.of[VARIANT_ONLY]->batch : 0;
+	o->graph.bind.n = binds;
+	pipeline_free(&v);
+	return ok;
+}
+
+/* Prepares the micro-batches that are tried: those of --global-batch whose plan is not refused, or else the one that
+ * the options say.  Returns their number; 0 after messages. */
+static int begin_batches(SearchBatch *batch, Options *o, const Machine *machine, Arena *a, Diag *d)
+{
+	const char *name = free_batch(o, a, d);
+	if (!name)
+		return 0;
+	if (!*name)
+		return begin_batch(&batch[0], o, NULL, machine, a, d);
+	int64_t size[SEARCH_BATCHES];
+	Options many = *o;
+	many.graph.accum = ACCUM_MANY;
+	if (!predict_divides(&many, 1, d))
+		return 0;
+	if (o->graph.bind.n == OPTION_LIST_MAX) {
+		diag_error(d, "--bind", "there are %d of them, and none is left for %s, the axis of the samples",
+			OPTION_LIST_MAX, name);
+		return 0;
+	}
+	int n = 0, sizes = search_batches(o, size);
+	for (int i = 0; i < sizes; i++) {
+		Diag silent = {.silent = true};
+		const char *bind = arena_printf(a, "%s=%lld", name, (long long)size[i]);
+		bool ok = begin_batch(&batch[n], o, bind, machine, a, &silent);
+		n += ok && batch[n].size == size[i];
+	}
+	if (!n && begin_batch(&batch[0], o, arena_printf(a, "%s=%lld", name, (long long)size[0]), machine, a, d))
+		diag_error(d, "--global-batch", "\"%s\", the first axis of the inputs, is not that of the samples: give --bind "
+			"%s=N, with which a micro-batch has %lld samples", name, name, (long long)batch[0].size);
+	return n;
 }
 
 /* Finds the options that --wrap=auto stands for; NULL after messages. */
@@ -140,9 +224,8 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 {
 	Options o = *given;
 	Machine *machine = NULL;
-	Restart start = {.arena = a};
-	PipelineView silent = {.restart = &start};
-	Variants v = {0};
+	PipelineView silent = {0};
+	SearchBatch *batch = NEW_N(a, SearchBatch, SEARCH_BATCHES);
 	o.memory.memory_limit = 0;
 	o.sharding.wrap.n = 0;
 	if (remat_mode(o.memory.remat) == REMAT_AUTO) {
@@ -152,26 +235,20 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	if (!check_search(given, d) || !check_half_hook(&o, d))
 		return NULL;
 	ChooseAgain context = {.asked = o};
-	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
-			|| !build_load(&v, &o, 0, a, d))
+	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d))
 		return NULL;
-	Search *found = NULL;
+	int n = begin_batches(batch, &o, machine, a, d);
+	if (!n)
+		return NULL;
 	context.machine = machine;
 	PlanAgain again = choose_again(&context);
-	if (build_is_planned(&v, &o))
-		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
-	else if (build_join_block(&v, &o, d) && build_program(&v, &o, &silent, d) && is_predicted(&v, &o, a, d)) {
-		o.memory.memory_limit = given->memory.memory_limit;
-		SearchFrom from = {&start, &o, sync_of(&o), machine, &again};
-		Diag unsaid = {.silent = true};
-		bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST;
-		found = search_run(&from, a, may_each ? &unsaid : d);
-		from.sync = may_each ? SYNC_EVERY : from.sync; /* as the build does where whole gradients do not fit */
-		if (!found && may_each)
-			found = search_run(&from, a, d);
-	}
-	pipeline_free(&v);
-	return found;
+	o.memory.memory_limit = given->memory.memory_limit;
+	SearchFrom from = {batch, n, &o, sync_of(&o), machine, &again};
+	Diag unsaid = {.silent = true};
+	bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST && !o.what.global_batch;
+	Search *found = search_run(&from, a, may_each ? &unsaid : d);
+	from.sync = may_each ? SYNC_EVERY : from.sync; /* as the build does where whole gradients do not fit */
+	return found || !may_each ? found : search_run(&from, a, d);
 }
 
 /* Whether an argument is one of those for which the search puts others; two words count as one. */
@@ -216,6 +293,8 @@ const Search *choose_units(int argc, char **argv, const Options *o, Options *set
 	if (search_over(found))
 		diag_warn(d, "--wrap", "no plan that auto tried fits a rank of %s: the smallest needs %lld bytes more",
 			o->what.machine, (long long)search_over(found));
-	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
+	const char *flags = search_flags(found);
+	diag_note(d, "--wrap", "auto is%s%s%s (shardc plan shows what else was tried)", chosen,
+		*flags ? "; the binary then wants " : "", flags);
 	return found;
 }

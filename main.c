@@ -148,7 +148,8 @@ static bool print_plan(Module *m, const AskOf *of, const Options *o, const Searc
 	const Machine *machine = of->machine;
 	const CodegenPlan plan = describe_plan(m, s, o, a);
 	*answers = NULL;
-	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_asks(o, of->start, d)))
+	if (machine && (!predict_accepts(m, plan.layout, machine, d) || !predict_divides(o, m->batch, d)
+			|| !predict_asks(o, of->start, d)))
 		return false;
 	if (machine && o->what.ask)
 		*answers = answers_find(of, o, a);

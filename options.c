@@ -426,6 +426,15 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 	return !d->errors;
 }
 
+bool options_list_has(const OptionList *list, const char *name)
+{
+	size_t n = strlen(name);
+	for (int i = 0; i < list->n; i++)
+		if (!strncmp(list->at[i], name, n) && list->at[i][n] == '=')
+			return true;
+	return false;
+}
+
 /* ---- options that nobody reads ---- */
 
 /* Whether one of the readers "a|b" runs; if none does, *why is the first one's reason. */

@@ -17,6 +17,9 @@ bool options_read(const char *text, const char *where, bool recorded, Options *o
 bool options_join(Options *o, const char *name, const char *text, const char *at, Arena *a, Diag *d);
 void options_help(FILE *f);
 
+/* Whether a list of NAME=VALUE has this name. */
+bool options_list_has(const OptionList *list, const char *name);
+
 /* Whether a reader of options ("frontend", the name of a pass, ..) runs; if not, *why says so: "by shardc plan". */
 typedef bool ReaderRuns(const void *context, const char *reader, const char **why);
 /* Warns of each given option that has no reader which runs. */

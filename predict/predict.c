@@ -9,6 +9,8 @@
 #include "predict/answers.h"
 #include "predict/private.h"
 
+enum { GLOBAL_BATCH_MAX = 1 << 30 };
+
 /* ---- options ---- */
 
 static void check_device(const Options *o, const Machine *m, Diag *d)
@@ -48,7 +50,7 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	*out = NULL;
 	if (!w->machine) {
 		const struct { bool given; const char *name; } rows[] = {{w->threads, "--threads"}, {w->trace, "--trace"},
-			{w->copy_engines, "--copy-engines"}, {w->ask, "--ask"}};
+			{w->copy_engines, "--copy-engines"}, {w->global_batch, "--global-batch"}, {w->ask, "--ask"}};
 		for (int i = 0; i < COUNT_OF(rows); i++)
 			if (rows[i].given)
 				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or your own "
@@ -60,17 +62,23 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 		check_device(o, m, d);
 	if (m)
 		check_size(o, m, d);
+	if (w->global_batch > GLOBAL_BATCH_MAX)
+		diag_error(d, "--global-batch", "%lld samples are more than %d, the most of a step", (long long)w->global_batch,
+			GLOBAL_BATCH_MAX);
 	if (w->trace)
 		timeline_may_replace(w->trace, d);
 	*out = m;
 	return d->errors == before;
 }
 
-bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d)
+bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
 	const struct { bool is; const char *what; } unknown[] = {
-		{t->offload != LAYOUT_OFFLOAD_NONE, "copies of --offload"},
+		{t->offload == LAYOUT_OFFLOAD_PARAMS, "copies of --offload=params"},
+		{t->offload == LAYOUT_OFFLOAD_OPTIM && !machine->cuda, "reads and writes of the file of --offload"},
+		{t->offload == LAYOUT_OFFLOAD_OPTIM && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine "
+			"whose file has no host.bandwidth"},
 		{t->check_nan, "checks of --check-nan"},
 		{t->hook.file, "calls of the function of --comm-hook"},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
@@ -90,6 +98,45 @@ bool predict_asks(const Options *o, const Restart *start, Diag *d)
 	if (o->what.ask && instead)
 		diag_error(d, "--ask", "plans again with other options, and %s", instead);
 	return !o->what.ask || !instead;
+}
+
+/* ---- the micro-batches of a step ---- */
+
+int64_t predict_micro_batches(const Options *o, int64_t batch)
+{
+	int64_t all = o->what.global_batch, of_one = MAX(batch, 1) * MAX(o->sharding.world, 1);
+	int64_t n = !all ? 1 : all % of_one ? 0 : all / of_one;
+	return n > 1 && !options_many(o) ? 0 : n;
+}
+
+bool predict_divides(const Options *o, int64_t batch, Diag *d)
+{
+	const char *where = "--global-batch";
+	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
+	long long below = all / of_one * of_one;
+	char nearest[64];
+	if (!all || predict_micro_batches(o, batch))
+		return true;
+	int n = below ? snprintf(nearest, sizeof(nearest), "%lld or ", below) : 0;
+	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
+	if (!batch)
+		diag_error(d, where, "no input of the model has an axis of samples");
+	else if (all % of_one == 0)
+		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on each of %lld ranks, and the program has "
+			"one a step; give --accum=many", all, all / of_one, (long long)batch, world);
+	else
+		diag_error(d, where, "%lld samples are no whole number of micro-batches of %lld on each of %lld ranks; give %s",
+			all, (long long)batch, world, nearest);
+	return false;
+}
+
+int64_t predict_runs(int64_t micro_batches, Variant k)
+{
+	switch (k) {
+	case VARIANT_ONLY: return micro_batches == 1;
+	case VARIANT_MIDDLE: return MAX(micro_batches - 2, 0);
+	default: return micro_batches > 1;
+	}
 }
 
 /* ---- the prediction ---- */
@@ -134,15 +181,26 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 {
 	Arena *a = arena_new();
 	const SimulateOptions *how = predict_how(v, o, m, a);
-	bool ok = predict_accepts(v->of[VARIANT_ONLY], how->plan->layout, d);
+	const Module *one = v->of[VARIANT_ONLY];
+	int64_t n = predict_micro_batches(o, one->batch);
+	bool ok = predict_accepts(one, how->plan->layout, m, d) && predict_divides(o, one->batch, d);
 	if (ok) {
-		const Timeline *t = simulate(v->of[VARIANT_ONLY], how, a);
 		LayoutMemory memory = pipeline_memory(v, o);
-		int64_t rigid = bound_bytes(v, how->plan, &memory);
-		*out = (Played){.seconds = t->seconds, .memory = memory, .rigid = rigid,
-			.samples = (double)(v->of[VARIANT_ONLY]->batch * t->who.world) / t->seconds,
-			.bound = timeline_bound(t, (double)(limit - rigid)), .computing = t->alone - t->recomputed,
-			.of = {m, t->running, t->turns}};
+		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory)};
+		for (int k = 0; k < VARIANT_COUNT; k++) {
+			double times = (double)predict_runs(n, (Variant)k);
+			if (times <= 0)
+				continue;
+			const Timeline *t = simulate(v->of[k], how, a);
+			Bound b = timeline_bound(t, (double)(limit - out->rigid));
+			out->seconds += times * t->seconds;
+			out->computing += times * (t->alone - t->recomputed);
+			out->bound.seconds += times * b.seconds;
+			out->bound.roomy += times * b.roomy;
+			out->bound.beside += times * b.beside;
+			out->of = (PriceOf){m, t->running, t->turns};
+		}
+		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
 	}
 	arena_free(a);
 	return ok;
@@ -172,8 +230,9 @@ bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
 	const SimulateOptions *how = predict_how(v, o, m, a);
-	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY]),
-		.bytes = pipeline_memory(v, o).total};
+	const Module *one = v->of[VARIANT_ONLY];
+	Prediction p = {.micro_batches = predict_micro_batches(o, one->batch), .samples = one->batch,
+		.tokens = count_tokens(one), .bytes = pipeline_memory(v, o).total};
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);

@@ -9,8 +9,15 @@
 /* Reads the machine of --machine, and checks options of predictions against it and each other.  Where --hosts is not
  * given, it becomes the number of hosts that --world takes.  False after messages; without --machine *out is NULL. */
 bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
-/* Whether all that a step of this program does is predicted; false after messages. */
-bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
+/* Whether all that a step of this program does is predicted for the machine; false after messages. */
+bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d);
+/* How many micro-batches of `batch` samples on each rank are the step of --global-batch, which is 1 if that is not
+ * given; 0: no whole number, or more than a program of these options runs. */
+int64_t predict_micro_batches(const Options *o, int64_t batch);
+/* Whether there is such a number; false after a message.  batch: 0 where the model has no samples. */
+bool predict_divides(const Options *o, int64_t batch, Diag *d);
+/* How often a step of so many micro-batches runs each variant. */
+int64_t predict_runs(int64_t micro_batches, Variant k);
 /* Whether what --ask asks can be planned; false after a message. */
 bool predict_asks(const Options *o, const Restart *start, Diag *d);
 
@@ -41,7 +48,8 @@ typedef struct PredictOf {
 	const Answers *answers; /* NULL: nothing is asked */
 } PredictOf;
 /* Prints the prediction of the program's largest size in the format of o, and the answers, and writes --trace; false
- * after messages.  In JSON these are members of the plan's object, each ended by ",\n". */
+ * after messages.  --global-batch must divide.  In JSON these are members of the plan's object, each ended by ",
+". */
 bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d);
 /* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
 void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);

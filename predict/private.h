@@ -12,7 +12,7 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 
 /* A plan that was made again with other options, and played. */
 typedef struct Played {
-	double seconds, samples; /* of a step; samples of all ranks a second */
+	double seconds, samples; /* of a step, of all its micro-batches; samples of all ranks a second */
 	LayoutMemory memory;
 	int64_t rigid;           /* bound_bytes */
 	Bound bound;             /* where a rank may have `limit` bytes */

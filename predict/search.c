@@ -11,7 +11,8 @@
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
-enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
+enum { VALUES_MAX = 13, TRIALS_MAX = 400, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
+enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
 
 typedef enum KnobId {
 #define KNOB(id, ...) KNOB_##id,
@@ -38,22 +39,81 @@ typedef struct Trial {
 } Trial;
 
 struct Search {
-	const SearchFrom *from;
-	const Restart *start;
-	const Options *given;
+	SearchFrom from;
+	Options given;
 	Sync sync;
 	const Machine *m;
 	Arena *a;
 	int64_t limit, parameters;   /* bytes */
+	int64_t group[LARGER_MAX + SMALLER_MAX]; /* ranks of a group of hybrid_shard */
+	int n_groups;
 	Knob knob[KNOBS];
 	Trial *trial[TRIALS_MAX];
 	int n;
 	const Trial *best;
-	Price *price;                /* NULL: nothing had to be computed again so far */
+	Price *price[SEARCH_BATCHES]; /* by micro-batch; NULL: nothing had to be computed again so far */
 	double bound;
 };
 
+/* ---- numbers that divide another ---- */
+
+/* Sets out[] to divisors of n, the smallest first: all of them or, where these are more than `most`, as many that lie
+ * evenly among them.  inner: without 1 and n. */
+static int divisors(int64_t n, bool inner, int most, int64_t *out)
+{
+	VEC(int64_t) all = {0};
+	Arena *a = arena_new();
+	for (int64_t d = inner ? 2 : 1; d * d <= n; d++)
+		if (n % d == 0)
+			vec_push(a, &all, d);
+	for (int i = all.n - 1; i >= 0; i--)
+		if (all.at[i] * all.at[i] != n)
+			vec_push(a, &all, n / all.at[i]);
+	int kept = MIN(all.n, most);
+	for (int i = 0; i < kept; i++)
+		out[i] = all.at[kept == all.n || kept == 1 ? i : (int64_t)i * (all.n - 1) / (kept - 1)];
+	arena_free(a);
+	return kept;
+}
+
+bool search_may_many(const Options *o)
+{
+	return o->given.accum ? options_many(o) : o->what.emit != EMIT_LIB;
+}
+
+int search_batches(const Options *o, int64_t size[SEARCH_BATCHES])
+{
+	int64_t of_rank = o->what.global_batch / MAX(o->sharding.world, 1);
+	size[0] = of_rank;
+	return search_may_many(o) ? divisors(of_rank, false, SEARCH_BATCHES, size) : 1;
+}
+
+/* Groups of hybrid_shard are whole hosts, or parts of one that share it evenly. */
+static void find_groups(Search *s)
+{
+	int64_t hosts = MAX(s->given.sharding.hosts, 1), of_host = MAX(s->given.sharding.world, 1) / hosts;
+	s->n_groups = divisors(hosts, true, LARGER_MAX, s->group);
+	for (int i = 0; i < s->n_groups; i++)
+		s->group[i] *= of_host;
+	s->n_groups += divisors(of_host, true, SMALLER_MAX, s->group + s->n_groups);
+}
+
 /* ---- options ---- */
+
+static const char *batch_at(const Search *s, int i)
+{
+	return i < s->from.n_batches ? s->from.batch[i].bind : NULL;
+}
+
+static const char *group_at(const Search *s, int i)
+{
+	return i < s->n_groups ? arena_printf(s->a, "%" PRId64, s->group[i]) : NULL;
+}
+
+static void set_batch(Options *o, const char *text)
+{
+	o->graph.bind.at[o->graph.bind.n++] = text;
+}
 
 static void set_wrap(Options *o, const char *text)
 {
@@ -68,19 +128,37 @@ static const char *exec_order(const Search *s, int64_t parts)
 static void set_knob(KnobId k, Options *o, const char *text)
 {
 	switch (k) {
-#define KNOB(id, option, given, set, ...) case KNOB_##id: set break;
+#define KNOB(id, option, given, when, set, ...) case KNOB_##id: set break;
 #include "predict/search.def"
 	case KNOBS: ice("knob %d", (int)k);
 	}
 }
 
+/* Whether the machine says how fast GPUs reach the memory of their host. */
+static bool offloads(const Search *s)
+{
+	return s->m->of[MACHINE_HOST] > 0;
+}
+
+/* Whether the knob changes anything beside these options. */
+static bool matters(KnobId k, const Search *s, const Options *o)
+{
+	switch (k) {
+#define KNOB(id, option, given, when, ...) case KNOB_##id: return when;
+#include "predict/search.def"
+	default: ice("knob %d", (int)k);
+	}
+}
+
 static void make_knobs(Search *s)
 {
-	const Options *o = s->given;
-#define KNOB(id, option_, given_, set, ...) \
+	const Options *o = &s->given;
+#define KNOB(id, option_, given_, when, set, ...) \
 	s->knob[KNOB_##id] = (Knob){.option = option_, .open = !o->given.given_, .value = {__VA_ARGS__}};
 #include "predict/search.def"
 	s->knob[KNOB_WRAP].open = true;
+	s->knob[KNOB_BATCH].open = s->from.batch[0].bind;
+	s->knob[KNOB_SYNC].open = s->knob[KNOB_SYNC].open && o->what.global_batch && !o->precision.keep_low_precision_grads;
 	s->knob[KNOB_STRATEGY].open = s->knob[KNOB_STRATEGY].open && !o->sharding.unit_strategy.n;
 	for (int k = 0; k < KNOBS; k++) {
 		Knob *knob = &s->knob[k];
@@ -92,11 +170,37 @@ static void make_knobs(Search *s)
 	}
 }
 
+static const SearchBatch *batch_of(const Search *s, const Trial *t)
+{
+	return &s->from.batch[t->pick[KNOB_BATCH]];
+}
+
+/* Whether the plan has this knob's option; those that do without have what holds without it. */
+static bool says(const Search *s, const Trial *t, int k)
+{
+	return s->knob[k].open && (t->pick[k] || k == KNOB_WRAP || k == KNOB_BATCH);
+}
+
+/* The micro-batches of a step: several of them want --accum=many, which goes with them where the user did not say. */
+static int64_t micro_batches(const Search *s, const Trial *t)
+{
+	Options o = s->given;
+	o.graph.accum = search_may_many(&o) ? ACCUM_MANY : ACCUM_ONE;
+	return predict_micro_batches(&o, batch_of(s, t)->size);
+}
+
+static bool adds_many(const Search *s, const Trial *t)
+{
+	return !s->given.given.accum && micro_batches(s, t) > 1;
+}
+
 static Options options_of(const Search *s, const Trial *t)
 {
-	Options o = *s->given;
+	Options o = s->given;
+	if (adds_many(s, t))
+		o.graph.accum = ACCUM_MANY;
 	for (int k = 0; k < KNOBS; k++)
-		if (s->knob[k].open && (t->pick[k] || k == KNOB_WRAP))
+		if (says(s, t, k))
 			set_knob((KnobId)k, &o, s->knob[k].value[t->pick[k]]);
 	if (t->keep)
 		o.sharding.unit_strategy = (OptionList){.at = {arena_printf(s->a, "%s=shard_grad_op", t->keep)}, .n = 1};
@@ -105,22 +209,34 @@ static Options options_of(const Search *s, const Trial *t)
 
 /* ---- trials ---- */
 
+static Sync sync_of(const Search *s, const Options *o)
+{
+	return o->given.sync ? o->graph.sync : s->sync;
+}
+
+/* The least seconds of a step in which plans with this trial's micro-batch free so many bytes by recomputing. */
+static double price_of_step(const Search *s, const Trial *x, double bytes)
+{
+	return (double)micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
+}
+
 /* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
  * recompute, if the search may choose that. */
 static double bound_of(Search *s, const Trial *x, const Options *o)
 {
 	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
+	Price **price = &s->price[x->pick[KNOB_BATCH]];
 	if (x->of.rigid <= s->limit)
 		return x->of.bound.seconds;
-	if (any && !s->price)
-		s->price = price_find(s->start, o, &x->of.of, s->a);
-	return any ? bound_recomputing(&x->of.bound, price_seconds(s->price, (double)(x->of.rigid - s->limit))) : INFINITY;
+	if (any && !*price)
+		*price = price_find(&batch_of(s, x)->start, o, &x->of.of, s->a);
+	return any ? bound_recomputing(&x->of.bound, price_of_step(s, x, (double)(x->of.rigid - s->limit))) : INFINITY;
 }
 
 static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
-	x->refused = !predict_played(s->start, &o, s->sync, s->m, s->limit, &x->of);
+	x->refused = !predict_played(&batch_of(s, x)->start, &o, sync_of(s, &o), s->m, s->limit, &x->of);
 	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
 	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
 }
@@ -236,7 +352,7 @@ static const char **gathered_again(const Search *s, const Trial *x, int *n)
 	Options o = options_of(s, x);
 	const char **name = NULL;
 	*n = 0;
-	if (change_plan(s->start, &o, s->sync, &v)) {
+	if (change_plan(&batch_of(s, x)->start, &o, sync_of(s, &o), &v)) {
 		const Module *m = v.of[VARIANT_ONLY];
 		name = NEW_N(s->a, const char *, m->n_units);
 		IR_FOR_OPS(m, SEC_BACKWARD, op)
@@ -281,7 +397,8 @@ static const Trial *with(Search *s, const Trial *from, int knob, int value)
 static bool descend_knob(Search *s, int k, const Trial **at)
 {
 	bool changed = false, was = true;
-	for (int i = 0; i < s->knob[k].n; i++) {
+	Options o = options_of(s, *at);
+	for (int i = 0; i < s->knob[k].n && matters((KnobId)k, s, &o); i++) {
 		const Trial *x = !s->knob[k].further[i] || was ? with(s, *at, k, i) : NULL;
 		was = better(x, *at);
 		changed = changed || was;
@@ -313,7 +430,7 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 	Options o = options_of(s, from);
 	o.memory.remat = "auto";
 	o.memory.memory_limit = s->limit;
-	const char *found = s->from->again->recompute(&o, s->from->again->context, s->a);
+	const char *found = s->from.again->recompute(&o, s->from.again->context, s->a);
 	if (!found || *found != '{')
 		return NULL;
 	char *policy = arena_strdup(s->a, found);
@@ -324,21 +441,33 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 	return better(x, from) ? x : NULL;
 }
 
+/* The plan of this trial's micro-batch of which nothing else was chosen; NULL: it was not tried, or is refused. */
+static const Trial *plain_of(const Search *s, const Trial *x)
+{
+	Trial plain = {.pick[KNOB_BATCH] = x->pick[KNOB_BATCH]};
+	for (int i = 0; i < s->n; i++)
+		if (!memcmp(s->trial[i]->pick, plain.pick, sizeof(plain.pick)) && !s->trial[i]->keep)
+			return s->trial[i]->refused ? NULL : s->trial[i];
+	return NULL;
+}
+
 /* The plan within the limit, of those that recompute as the best does, that could be the fastest if it recomputed less
  * for the memory that it leaves; NULL: none could be faster than the best.  What the memory is worth is the price of
  * the bytes that the best plan frees last. */
 static const Trial *worth_less(const Search *s)
 {
-	const Trial *plain = s->trial[0], *found = NULL;
+	const Trial *plain = plain_of(s, s->best), *found = NULL;
+	const Price *price = s->price[s->best->pick[KNOB_BATCH]];
 	double least = s->best->of.seconds * (1 - NEGLIGIBLE);
-	double freed = (double)(plain->of.memory.total - s->best->of.memory.total);
-	freed = s->price ? MIN(freed, price_bytes(s->price)) : 0;
+	double freed = plain && price ? (double)(plain->of.memory.total - s->best->of.memory.total) : 0;
+	freed = freed > 0 ? MIN(freed, price_bytes(price)) : 0;
 	for (int i = 0; i < s->n && freed > 0; i++) {
 		const Trial *x = s->trial[i];
-		if (x->refused || x->over || x->pick[KNOB_REMAT] != s->best->pick[KNOB_REMAT])
+		if (x->refused || x->over || x->pick[KNOB_REMAT] != s->best->pick[KNOB_REMAT]
+				|| x->pick[KNOB_BATCH] != s->best->pick[KNOB_BATCH])
 			continue;
 		double room = (double)(s->limit - x->of.memory.total);
-		double saved = FREED * (price_seconds(s->price, freed) - price_seconds(s->price, freed - room));
+		double saved = FREED * (price_of_step(s, x, freed) - price_of_step(s, x, freed - room));
 		if (x->of.seconds - saved < least) {
 			least = x->of.seconds - saved;
 			found = x;
@@ -357,20 +486,56 @@ static void recompute_again(Search *s)
 	}
 }
 
-/* Tries each strategy with each recomputation, and descends from those that may lead to the best plan: the ones whose
- * bound is below the best so far, the fastest first. */
+typedef VEC(const Trial *) TrialVec;
+
+/* Plans a choice and, where that does not fit, the same with recomputation or with optimizer states in memory of the
+ * host, up to the first of each that fits: what gives more room than is needed takes longer.  False: none may fit,
+ * whatever its units are. */
+static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
+{
+	bool may = false, enough = false;
+	int offloads = matters(KNOB_OFFLOAD, s, &s->given) ? s->knob[KNOB_OFFLOAD].n : 1;
+	for (int i = 0; i < offloads && !enough; i++) {
+		bool fits = false;
+		choice.pick[KNOB_OFFLOAD] = i;
+		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
+			choice.pick[KNOB_REMAT] = k;
+			const Trial *x = try(s, &choice);
+			if (!x || x->refused)
+				continue;
+			vec_push(s->a, from, x);
+			may = may || x->of.rigid <= s->limit;
+			fits = !x->over;
+			enough = enough || (fits && !k);
+		}
+	}
+	return may;
+}
+
+/* Plans all starts: each strategy and size of its groups with each micro-batch, of which larger ones need more memory,
+ * and each recomputation. */
+static void start_all(Search *s, TrialVec *from)
+{
+	for (int i = 0; i < s->knob[KNOB_STRATEGY].n; i++) {
+		Trial choice = {.pick[KNOB_STRATEGY] = i};
+		Options o = options_of(s, &choice);
+		int sizes = matters(KNOB_SHARD_SIZE, s, &o) ? s->knob[KNOB_SHARD_SIZE].n : 1;
+		for (choice.pick[KNOB_SHARD_SIZE] = 0; choice.pick[KNOB_SHARD_SIZE] < sizes; choice.pick[KNOB_SHARD_SIZE]++) {
+			bool may = true;
+			for (int b = 0; b < s->from.n_batches && may; b++) {
+				choice.pick[KNOB_BATCH] = b;
+				may = start_recomputing(s, choice, from) || !from->n;
+			}
+		}
+	}
+}
+
+/* Descends from those starts that may lead to the best plan: the ones whose bound is below the best so far, the fastest
+ * first. */
 static void descend_all(Search *s)
 {
-	VEC(const Trial *) from = {0};
-	for (int i = 0; i < s->knob[KNOB_STRATEGY].n; i++)
-		for (int k = 0; k < s->knob[KNOB_REMAT].n; k++) {
-			Trial choice = {.pick[KNOB_STRATEGY] = i, .pick[KNOB_REMAT] = k};
-			const Trial *x = try(s, &choice);
-			if (x && !x->refused)
-				vec_push(s->a, &from, x);
-			if (x && !x->refused && !x->over)
-				break; /* recomputing more gives room that is not needed, and takes longer */
-		}
+	TrialVec from = {0};
+	start_all(s, &from);
 	for (int i = 1; i < from.n; i++)
 		for (int k = i; k > 0 && better(from.at[k], from.at[k - 1]); k--) {
 			const Trial *moved = from.at[k];
@@ -399,7 +564,8 @@ bool search_wanted(const Options *o)
 static void count_parameters(Search *s)
 {
 	Diag silent = {.out = stderr, .quiet = true};
-	Module *m = ir_parse(s->start->file, s->start->text, &silent);
+	const Restart *start = &s->from.batch[0].start;
+	Module *m = ir_parse(start->file, start->text, &silent);
 	for (int i = 0; m && i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_PARAM)
 			s->parameters += type_bytes(&m->symbols[i]->type);
@@ -419,8 +585,19 @@ static void refuse_limit(const Search *s, Diag *d)
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
-		"%s. Smaller batches need less, and --tile-rows=auto, --loss-chunk=auto and --offload may", (long long)s->limit,
-		(long long)s->best->of.memory.total, how, all);
+		"%s. %s--tile-rows=auto, --loss-chunk=auto and --offload may need less", (long long)s->limit,
+		(long long)s->best->of.memory.total, how, all, s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ");
+}
+
+/* Other micro-batches and groups with all else that was chosen: starts had the first units and prefetch alone. */
+static void change_start(Search *s)
+{
+	static const KnobId knobs[] = {KNOB_BATCH, KNOB_SHARD_SIZE};
+	for (int i = 0; i < COUNT_OF(knobs); i++) {
+		const Trial *at = s->best;
+		if (descend_knob(s, knobs[i], &at))
+			descend(s, at);
+	}
 }
 
 /* Leaves out choices of the best plan that do nothing for it, as one does that helped before another was made. */
@@ -438,9 +615,10 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 {
 	const Options *o = from->options;
 	Search *s = NEW(a, Search);
-	*s = (Search){.from = from, .start = from->start, .given = o, .sync = from->sync, .m = from->machine, .a = a,
+	*s = (Search){.from = *from, .given = *o, .sync = from->sync, .m = from->machine, .a = a,
 		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)from->machine->of[MACHINE_MEMORY]};
 	count_parameters(s);
+	find_groups(s);
 	make_knobs(s);
 	descend_all(s);
 	if (!s->best) {
@@ -449,6 +627,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 		return NULL;
 	}
 	recompute_again(s);
+	change_start(s);
 	simplify(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->of.seconds);
@@ -463,11 +642,13 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 
 static const char **options_text(const Search *s, const Trial *x)
 {
-	const char **text = NEW_N(s->a, const char *, KNOBS + 2);
+	const char **text = NEW_N(s->a, const char *, KNOBS + 3);
 	int n = 0;
 	for (int k = 0; k < KNOBS; k++)
-		if (s->knob[k].open && (x->pick[k] || k == KNOB_WRAP))
+		if (says(s, x, k))
 			text[n++] = arena_printf(s->a, "%s=%s", s->knob[k].option, s->knob[k].value[x->pick[k]]);
+	if (adds_many(s, x))
+		text[n++] = "--accum=many";
 	if (x->keep)
 		text[n++] = arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep);
 	return text;
@@ -476,6 +657,15 @@ static const char **options_text(const Search *s, const Trial *x)
 const char *const *search_options(const Search *s)
 {
 	return options_text(s, s->best);
+}
+
+const char *search_flags(const Search *s)
+{
+	const Trial *x = s->best;
+	int64_t n = micro_batches(s, x);
+	const char *accum = n > 1 ? arena_printf(s->a, "--accum %" PRId64, n) : "";
+	return !says(s, x, KNOB_SHARD_SIZE) ? accum : arena_printf(s->a, "%s%s--shard-size %s", accum, *accum ? " " : "",
+		s->knob[KNOB_SHARD_SIZE].value[x->pick[KNOB_SHARD_SIZE]]);
 }
 
 int64_t search_over(const Search *s)
@@ -520,6 +710,8 @@ void search_text(FILE *f, const Search *s)
 		fputc(' ', f);
 		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
 	}
+	if (*search_flags(s))
+		fprintf(f, "\n  the binary then wants %s", search_flags(s));
 	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
 		"at most %.2f%%\n",
 		s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
@@ -545,7 +737,7 @@ void search_json(FILE *f, const Search *s)
 	fprintf(f, "  \"search\": {\n    \"bound_ms\": %.6g, \"gap\": %.4g, \"limit\": %" PRId64 ", \"options\": ",
 		s->bound * 1e3, s->best->of.seconds / s->bound - 1, s->limit);
 	json_options(f, s, s->best);
-	fputs(",\n    \"plans\": [", f);
+	fprintf(f, ",\n    \"flags\": \"%s\", \"plans\": [", search_flags(s));
 	for (int i = 0, n = 0; i < s->n; i++) {
 		if (s->trial[i]->refused)
 			continue;

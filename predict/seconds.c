@@ -133,7 +133,11 @@ static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayo
 
 CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32)
 {
-	return w->class == COST_NONE ? (CostTime){0, COST_MEASURED} : alone(m, op, w, layout, tf32);
+	if (w->class == COST_NONE)
+		return (CostTime){0, COST_MEASURED};
+	CostTime t = alone(m, op, w, layout, tf32);
+	double bus = w->host > 0 ? w->host / m->of[MACHINE_HOST] : 0;
+	return bus > t.seconds ? (CostTime){bus, COST_ROOFLINE} : t;
 }
 
 /* ---- collectives ---- */

@@ -2,26 +2,49 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "predict/timeline.h"
+#include "predict/private.h"
 
 static const char *const evidence_text[COST_EVIDENCES] = {"measured", "near a measured one", "by the roofline"};
 static const char *const evidence_key[COST_EVIDENCES] = {"measured", "near", "roofline"};
 
+/* What all micro-batches of a step are together. */
+typedef struct Totals {
+	double seconds, computing, exposed, transferring;
+	double of_class[COST_CLASSES], of_evidence[COST_EVIDENCES];
+	double flops, ideal, ideal_again;
+} Totals;
+
+static Totals totals_of(const Prediction *p)
+{
+	Totals sum = {0};
+	for (int k = 0; k < VARIANT_COUNT; k++) {
+		const Timeline *t = p->of[k];
+		double times = (double)predict_runs(p->micro_batches, (Variant)k);
+		if (!t)
+			continue;
+		sum.seconds += times * t->seconds;
+		sum.computing += times * t->computing;
+		sum.exposed += times * t->exposed;
+		for (int i = 0; i < t->n_transfers; i++)
+			sum.transferring += times * (t->transfer[i]->end - t->transfer[i]->begin);
+		for (int c = 0; c < COST_CLASSES; c++)
+			sum.of_class[c] += times * t->of_class[c];
+		for (int e = 0; e < COST_EVIDENCES; e++)
+			sum.of_evidence[e] += times * t->of_evidence[e];
+		sum.flops += times * t->flops;
+		sum.ideal += times * t->ideal;
+		sum.ideal_again += times * t->ideal_again;
+	}
+	return sum;
+}
+
 /* What the step's products would take at the peak, as a share of the step; with_again: those of recomputation too. */
-static double utilisation(const Timeline *t, bool with_again)
+static double utilisation(const Totals *t, bool with_again)
 {
 	return t->seconds > 0 ? (t->ideal - (with_again ? 0 : t->ideal_again)) / t->seconds : 0;
 }
 
-static double transferring(const Timeline *t)
-{
-	double sum = 0;
-	for (int i = 0; i < t->n_transfers; i++)
-		sum += t->transfer[i]->end - t->transfer[i]->begin;
-	return sum;
-}
-
-static double rate(const Timeline *t, int64_t n)
+static double rate(const Totals *t, int64_t n)
 {
 	return t->seconds > 0 ? (double)n / t->seconds : 0;
 }
@@ -33,7 +56,7 @@ static bool fits(const Prediction *p)
 
 /* ---- text ---- */
 
-static void text_classes(FILE *f, const Timeline *t)
+static void text_classes(FILE *f, const Totals *t)
 {
 	fprintf(f, "  computing %.3f ms:", t->computing * 1e3);
 	for (int c = COST_NONE + 1, n = 0; c < COST_COLLECTIVE; c++)
@@ -46,19 +69,16 @@ static void text_classes(FILE *f, const Timeline *t)
 	fputc('\n', f);
 }
 
-static void text_transfers(FILE *f, const Timeline *t, Arena *a)
+/* The exposed collectives of one micro-batch; step: the seconds of all. */
+static void text_transfers(FILE *f, const Timeline *t, double step, Arena *a)
 {
 	int shown = 0, width = 4, hidden = 0;
-	if (transferring(t) <= 0)
-		return;
-	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", t->exposed * 1e3,
-		100 * t->exposed / t->seconds, transferring(t) * 1e3);
 	for (int i = 0; i < t->n_transfers; i++)
 		if (t->transfer[i]->op->unit)
 			width = MAX(width, (int)strlen(t->transfer[i]->op->unit->name));
 	for (int i = 0; i < t->n_transfers; i++) {
 		const Transfer *x = t->transfer[i];
-		if (x->exposed < 1e-4 * t->seconds) {
+		if (x->exposed < 1e-4 * step) {
 			hidden++;
 			continue;
 		}
@@ -73,6 +93,24 @@ static void text_transfers(FILE *f, const Timeline *t, Arena *a)
 		fprintf(f, "  %d %s hidden\n", hidden, shown ? "others are" : hidden == 1 ? "is" : "are");
 }
 
+/* The waits of the step: of several micro-batches, each variant with its own collectives. */
+static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a)
+{
+	if (all->transferring <= 0)
+		return;
+	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", all->exposed * 1e3,
+		100 * all->exposed / all->seconds, all->transferring * 1e3);
+	for (int k = 0; k < VARIANT_COUNT; k++) {
+		int64_t times = predict_runs(p->micro_batches, (Variant)k);
+		if (times && p->micro_batches > 1)
+			fprintf(f, "  micro-batch %s%s takes %.3f ms\n", variant_text[k],
+				times > 1 ? arena_printf(a, ", %" PRId64 " times,", times) : "", p->of[k]->seconds * 1e3);
+		if (times)
+			text_transfers(f, p->of[k], all->seconds, a);
+	}
+}
+
+/* How long steps of other numbers of micro-batches take. */
 static void text_micro(FILE *f, const Prediction *p)
 {
 	const Timeline *const *v = p->of;
@@ -85,36 +123,39 @@ void prediction_text(FILE *f, const Prediction *p)
 {
 	Arena *a = arena_new();
 	const Timeline *t = p->of[VARIANT_ONLY];
-	int64_t n = p->tokens ? p->tokens : p->samples;
+	const Totals all = totals_of(p);
+	int64_t n = p->micro_batches * (p->tokens ? p->tokens : p->samples);
 	fprintf(f, "\nprediction for %s, %" PRId64 " rank%s", str_escape(a, ESCAPE_IR, t->machine->name), t->who.world,
 		t->who.world == 1 ? "" : "s");
 	if (!t->machine->cuda)
 		fprintf(f, " of %d thread%s", t->layout.threads, t->layout.threads == 1 ? "" : "s");
-	fprintf(f, ": a step takes %.3f ms, %.1f %s/s", t->seconds * 1e3, rate(t, n * t->who.world),
-		p->tokens ? "tokens" : "samples");
+	fprintf(f, ": a step%s takes %.3f ms, %.1f %s/s",
+		p->micro_batches > 1 ? arena_printf(a, " of %" PRId64 " micro-batches", p->micro_batches) : "",
+		all.seconds * 1e3, rate(&all, n * t->who.world), p->tokens ? "tokens" : "samples");
 	if (t->who.world > 1)
-		fprintf(f, " (%.1f a rank)", rate(t, n));
-	if (t->ideal > 0)
-		fprintf(f, ", %.1f%% of the peak", 100 * utilisation(t, false));
-	if (t->ideal_again > 0)
-		fprintf(f, " (%.1f%% with what is recomputed)", 100 * utilisation(t, true));
+		fprintf(f, " (%.1f a rank)", rate(&all, n));
+	if (all.ideal > 0)
+		fprintf(f, ", %.1f%% of the peak", 100 * utilisation(&all, false));
+	if (all.ideal_again > 0)
+		fprintf(f, " (%.1f%% with what is recomputed)", 100 * utilisation(&all, true));
 	fputc('\n', f);
 	if (!fits(p))
 		fprintf(f, "  it does not fit: a rank needs %s and has %s\n", plan_human(a, p->bytes),
 			plan_human(a, (int64_t)t->machine->of[MACHINE_MEMORY]));
-	text_classes(f, t);
-	text_transfers(f, t, a);
+	text_classes(f, &all);
+	text_waits(f, p, &all, a);
 	text_micro(f, p);
 	arena_free(a);
 }
 
 /* ---- JSON ---- */
 
-static void json_transfer(FILE *f, const Transfer *x, Arena *a)
+static void json_transfer(FILE *f, Variant of, const Transfer *x, Arena *a)
 {
 	const char *unit = x->op->unit ? arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, x->op->unit->name)) : "null";
-	fprintf(f, "\n      {\"number\": %d, \"op\": \"%s\", \"unit\": %s, \"bytes\": %" PRId64 ", \"issued_ms\": %.6g, "
-		"\"begin_ms\": %.6g, \"end_ms\": %.6g, \"exposed_ms\": %.6g, \"reason\": \"%s\"}", x->seq,
+	fprintf(f, "\n      {\"micro_batch\": \"%s\", \"number\": %d, \"op\": \"%s\", \"unit\": %s, \"bytes\": %" PRId64
+		", \"issued_ms\": %.6g, \"begin_ms\": %.6g, \"end_ms\": %.6g, \"exposed_ms\": %.6g, \"reason\": \"%s\"}",
+		variant_text[of], x->seq,
 		collective_info[x->row->kind].text, unit, x->bytes, x->issued * 1e3, x->begin * 1e3, x->end * 1e3,
 		x->exposed * 1e3, str_escape(a, ESCAPE_JSON, exposed_text(x, a)));
 }
@@ -127,30 +168,40 @@ static void json_micro(FILE *f, const Prediction *p)
 			v[VARIANT_FIRST]->seconds * 1e3, v[VARIANT_MIDDLE]->seconds * 1e3, v[VARIANT_LAST]->seconds * 1e3);
 }
 
+static void json_transfers(FILE *f, const Prediction *p, Arena *a)
+{
+	int n = 0;
+	fputs("    \"collectives\": [", f);
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		for (int i = 0; predict_runs(p->micro_batches, (Variant)k) && i < p->of[k]->n_transfers; i++) {
+			fputs(n++ ? "," : "", f);
+			json_transfer(f, (Variant)k, p->of[k]->transfer[i], a);
+		}
+	fputs(n ? "\n    ]\n  },\n" : "]\n  },\n", f);
+}
+
 void prediction_json(FILE *f, const Prediction *p)
 {
 	Arena *a = arena_new();
 	const Timeline *t = p->of[VARIANT_ONLY];
-	fprintf(f, "  \"prediction\": {\n    \"machine\": \"%s\", \"threads\": %d, \"step_ms\": %.6g, ",
-		str_escape(a, ESCAPE_JSON, t->machine->name), t->layout.threads, t->seconds * 1e3);
+	const Totals all = totals_of(p);
+	int64_t samples = p->micro_batches * p->samples, tokens = p->micro_batches * p->tokens;
+	fprintf(f, "  \"prediction\": {\n    \"machine\": \"%s\", \"threads\": %d, \"micro_batches\": %" PRId64
+		", \"step_ms\": %.6g, ", str_escape(a, ESCAPE_JSON, t->machine->name), t->layout.threads, p->micro_batches,
+		all.seconds * 1e3);
 	fprintf(f, "\"samples_per_s\": %.6g, \"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n",
-		rate(t, p->samples * t->who.world), rate(t, p->tokens * t->who.world), rate(t, p->tokens));
+		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
 	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
-		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(t, false), utilisation(t, true), t->flops,
-		t->computing * 1e3, t->exposed * 1e3, transferring(t) * 1e3);
+		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true),
+		all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3);
 	for (int c = COST_NONE + 1; c < COST_COLLECTIVE; c++)
-		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], t->of_class[c] * 1e3);
+		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], all.of_class[c] * 1e3);
 	fputs("},\n    \"evidence_ms\": {", f);
 	for (int e = 0; e < COST_EVIDENCES; e++)
-		fprintf(f, "%s\"%s\": %.6g", e ? ", " : "", evidence_key[e], t->of_evidence[e] * 1e3);
+		fprintf(f, "%s\"%s\": %.6g", e ? ", " : "", evidence_key[e], all.of_evidence[e] * 1e3);
 	fputs("},\n", f);
 	json_micro(f, p);
-	fputs("    \"collectives\": [", f);
-	for (int i = 0; i < t->n_transfers; i++) {
-		fputs(i ? "," : "", f);
-		json_transfer(f, t->transfer[i], a);
-	}
-	fputs(t->n_transfers ? "\n    ]\n  },\n" : "]\n  },\n", f);
+	json_transfers(f, p, a);
 	arena_free(a);
 }

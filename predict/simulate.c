@@ -85,6 +85,8 @@ static void compute(Simulation *s, const Op *op)
 	Work w = cost_of(op, &t->who);
 	if (w.class == COST_NONE)
 		return;
+	if (s->o->plan->layout->offload == LAYOUT_OFFLOAD_NONE)
+		w.host = 0;
 	CostTime alone = cost_seconds(s->o->machine, op, &w, t->running, s->o->tf32);
 	alone.seconds *= t->turns;
 	double begin = s->now;

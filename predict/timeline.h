@@ -105,8 +105,9 @@ int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *mem
 /* ---- show.c: what `shardc plan --machine` prints ---- */
 
 typedef struct Prediction {
-	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a step does not have are NULL */
-	int64_t samples, tokens;           /* of one of a rank; tokens 0: samples are no sequences */
+	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a program does not have are NULL */
+	int64_t micro_batches;             /* of a step */
+	int64_t samples, tokens;           /* of a micro-batch of a rank; tokens 0: samples are no sequences */
 	int64_t bytes;                     /* that the rank needs */
 } Prediction;
 void prediction_text(FILE *f, const Prediction *p);

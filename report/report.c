@@ -122,6 +122,7 @@ static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
 	Options json = *o;
 	json.what.format = FORMAT_JSON;
 	json.what.trace = NULL;
+	json.what.global_batch = 0; /* the page shows one micro-batch */
 	fputs("\"plan\": ", f);
 	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
 	if (of->machine)

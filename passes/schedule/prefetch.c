@@ -3,8 +3,8 @@
  * Requires the final order of computing.  Ensures PLAN: every collective has its number, stream, slot, point of
  * issue, events and wait.
  *   gathers   are issued ahead of their waits; units share memory (gathers.c).
- *   reduces   are issued where they stand.  Each is waited for behind the issue of the next unit's reduce, the
- *             last ones at the end of backward.
+ *   reduces   are issued where they stand.  Each is waited for behind the issue of the reduce that is
+ *             --limit-reduces units later, the last ones at the end of backward.
  *   buffers   with --bn-sync=broadcast a step, or under --sync=every each micro-batch, begins by broadcasting
  *             rank 0's.
  * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that schedule did not make.
@@ -21,7 +21,7 @@ typedef struct Prefetch {
 	Module *m;
 	Arena *a;
 	GatherPolicy gather;
-	bool slip;                 /* reduces are waited for one unit later */
+	int64_t late;              /* units later than it is issued that a reduce is waited for */
 } Prefetch;
 
 /* ---- options ---- */
@@ -49,7 +49,7 @@ static void parse_backward(Prefetch *p, const char *text, Diag *d)
 	BackwardPrefetch way;
 	if (!prefetch_backward(text, "--backward-prefetch", &way, p->m->arena, d))
 		return;
-	p->slip = !way.none;
+	p->late = !way.none;
 	p->gather.post = way.post;
 	p->gather.backward = way.ahead;
 }
@@ -87,12 +87,15 @@ static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	int errors = d->errors;
 	p->gather.forward = p->gather.backward = 1;
-	p->slip = true;
+	p->late = 1;
 	if (o->forward_prefetch && !parse_count(o->forward_prefetch, 0, &p->gather.forward))
 		diag_error(d, "--forward-prefetch", "\"%s\" is no number of units; expected 0 to %d%s", o->forward_prefetch,
 			PREFETCH_MAX, near_choice(p->m->arena, "--forward-prefetch", o->forward_prefetch, ""));
 	if (o->backward_prefetch)
 		parse_backward(p, o->backward_prefetch, d);
+	if (o->limit_reduces && !parse_count(o->limit_reduces, 0, &p->late))
+		diag_error(d, "--limit-reduces", "\"%s\" is no number of reduces; expected 0 (each is waited for at once) to "
+			"%d%s", o->limit_reduces, PREFETCH_MAX, near_choice(p->m->arena, "--limit-reduces", o->limit_reduces, ""));
 	p->gather.ring = most_ahead(p, NULL) + 1;
 	p->gather.ring_given = o->limit_all_gathers;
 	p->gather.reshard_root = o->reshard_root;
@@ -198,31 +201,37 @@ static void reduce_behind_reshards(Prefetch *p)
 	schedule_gaps(p->m, p->a);
 }
 
-/* Moves each wait behind the issue of the next unit's reduce. */
-static void slip_waits(Prefetch *p)
+static const Reduce *reduce_at(const Reduces *r, int64_t i)
+{
+	static const Reduce none;
+	return i >= 0 && i < r->n ? &r->at[i] : &none;
+}
+
+/* Moves each wait behind the issue of a later unit's reduce, and what follows across groups as far behind that. */
+static void slip_waits(Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	Reduces r = list_reduces(p);
-	static const Reduce none;
-	const Reduce *older = &none, *last = &none;
-	for (int i = 0; i < r.n; i++) {
-		Op *at = r.at[i].issue;
-		put_next(p->m, older->across_wait, &at);
-		put_next(p->m, last->wait, &at);
-		put_next(p->m, last->across, &at);
-		older = last;
-		last = &r.at[i];
+	if (o->limit_reduces && p->late > r.n)
+		diag_warn(d, "--limit-reduces", "backward reduces %d time%s: %lld acts as %d", r.n, r.n == 1 ? "" : "s",
+			(long long)p->late, r.n);
+	p->late = MIN(p->late, r.n);
+	for (int64_t i = 0; p->late && i < r.n + 2 * p->late; i++) {
+		const Reduce *last = reduce_at(&r, i - p->late);
+		Op *moved[] = {reduce_at(&r, i - 2 * p->late)->across_wait, last->wait, last->across};
+		Op *at = reduce_at(&r, i)->issue;
+		for (int k = 0; k < COUNT_OF(moved); k++)
+			if (at)
+				put_next(p->m, moved[k], &at);
+			else if (moved[k])
+				ir_move_to_end(p->m, moved[k], SEC_BACKWARD);
 	}
-	Op *rest[] = {older->across_wait, last->wait, last->across, last->across_wait};
-	for (int i = 0; i < COUNT_OF(rest); i++)
-		if (rest[i])
-			ir_move_to_end(p->m, rest[i], SEC_BACKWARD);
 }
 
 /* Warns of options that say when units are gathered, if no unit is. */
 static void check_used(const Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	const Module *m = p->m;
-	const char *backward = p->slip ? o->backward_prefetch : NULL;
+	const char *backward = p->late ? o->backward_prefetch : NULL;
 	const struct { const char *name, *value; } option[] = {{"--forward-prefetch", o->forward_prefetch},
 		{"--backward-prefetch", backward}, {"--limit-all-gathers", o->limit_all_gathers}};
 	for (int i = 0; i < m->n_units; i++)
@@ -301,8 +310,7 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 		reduce_behind_reshards(&p);
 	GatherCounts counts = gathers_place(m, &p.gather, d);
 	check_ahead(&p, &counts, &o->sharding, d);
-	if (p.slip)
-		slip_waits(&p);
+	slip_waits(&p, &o->sharding, d);
 	arena_free(p.a);
 	broadcast_buffers(m, o, d);
 	schedule_grad_slots(m);

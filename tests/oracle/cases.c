@@ -226,6 +226,7 @@ const char *case_name(const Case *c, Arena *a)
 	static const char *const syncs[] = {[BN_SYNC_SYNC] = "sync", [BN_SYNC_BROADCAST] = "broadcast"};
 	const char *const part[][2] = {{" --wrap=", c->wrap}, {" --forward-prefetch=", c->forward},
 		{" --backward-prefetch=", c->backward}, {" --limit-all-gathers=", c->limit},
+		{" --limit-reduces=", c->reduces},
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
 		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat},
 		{" --bn-sync=", syncs[c->bn_sync]}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
@@ -262,7 +263,8 @@ Options case_options(const Case *c)
 			.freeze = {{"h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias"}, is_tied}, .bn_sync = c->bn_sync,
 			.accum = c->sync == SYNC_NONE ? ACCUM_ONE : ACCUM_MANY},
 		.sharding = {.wrap = one(c->wrap), .forward_prefetch = c->forward,
-			.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = one(c->unit_strategy),
+			.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .limit_reduces = c->reduces,
+			.unit_strategy = one(c->unit_strategy),
 			.ignore = one(c->ignore), .reshard_root = c->reshard_root, .world = 3},
 		.precision = {.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast},
 		.memory = {.remat = c->remat, .workspace = (int64_t)1 << 20},

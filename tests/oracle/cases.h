@@ -6,7 +6,7 @@
 
 typedef struct Case {
 	const char *model;     /* gpt | cnn | tied */
-	const char *strategy, *wrap, *forward, *backward, *limit; /* options of these names, NULL = default */
+	const char *strategy, *wrap, *forward, *backward, *limit, *reduces; /* options of these names, NULL = default */
 	const char *unit_strategy, *ignore;
 	const char *remat;
 	bool reshard_root;

@@ -129,6 +129,7 @@ PREFETCH = {
     "default": [],
     "no-ring": ["--limit-all-gathers=0"],
     "ring-of-3": ["--limit-all-gathers=3"],
+    "late": ["--limit-reduces=3"],
 }
 WORLDS = [1, 2, 3, 4, 5]
 OWNED = ("oss", "sharded_ddp")
