@@ -514,9 +514,6 @@ static bool check_calibrate(const Options *o, Diag *d)
 	int before = d->errors;
 	if (!o->what.output)
 		diag_error(d, "shardc calibrate", "say where the machine file goes: -o FILE.json");
-	if (options_cuda(o))
-		diag_error(d, "--target", "cuda: shardc calibrate measures processors of this host, not GPUs; machines/ has "
-			"files of GPUs from published figures");
 	if (o->what.emit != EMIT_BINARY)
 		diag_error(d, "--emit", "shardc calibrate writes a machine file, no program");
 	if (o->what.passes || o->what.stop_after)
