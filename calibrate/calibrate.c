@@ -170,11 +170,11 @@ static bool is_same(const Calibration *c, const Machine *old, const char *path)
 {
 	const Host *h = &c->host;
 	if (old->of[MACHINE_RANKS] != h->ranks)
-		diag_error(c->d, path, "describes %.0f %s, and shardc may use %d here: give another path", old->of[MACHINE_RANKS],
-			h->cuda ? "GPUs" : "cores", h->ranks);
+		diag_error(c->d, path, "describes %.0f %s, and shardc may use %d here: give another path",
+			old->of[MACHINE_RANKS], h->cuda ? "GPUs" : "cores", h->ranks);
 	else if (h->cuda && (old->of[MACHINE_PROCESSORS] != h->processors || old->of[MACHINE_MEMORY] != h->memory))
-		diag_error(c->d, path, "describes GPUs of %.0f processors and %.0f bytes, and those here have %d and %.0f: give "
-			"another path", old->of[MACHINE_PROCESSORS], old->of[MACHINE_MEMORY], h->processors, h->memory);
+		diag_error(c->d, path, "describes GPUs of %.0f processors and %.0f bytes, and those here have %d and %.0f: "
+			"give another path", old->of[MACHINE_PROCESSORS], old->of[MACHINE_MEMORY], h->processors, h->memory);
 	return c->d->errors == 0;
 }
 
@@ -204,8 +204,8 @@ static void say_left_out(const Calibration *c)
 {
 	const char *at = "shardc calibrate";
 	if (c->host.cuda) {
-		diag_note(c->d, at, "network.* is left out: how GPUs of several hosts reach each other is not measured on one of "
-			"them");
+		diag_note(c->d, at, "network.* is left out: how GPUs of several hosts reach each other is not measured on one "
+			"of them");
 		if (c->host.ranks == 1)
 			diag_note(c->d, at, "link.* and collectives are left out: there is one GPU");
 	} else if (c->without_mpi) {
@@ -223,8 +223,8 @@ static void say(const Calibration *c, const Options *o, double seconds)
 	if (!c->old)
 		say_left_out(c);
 	if (c->all.noise > noisy)
-		diag_warn(c->d, "shardc calibrate", "other programs had the %s: in one run the median step was %.0f%% slower than "
-			"the fastest; calibrate again when the machine is free", c->host.cuda ? "GPUs" : "processors",
+		diag_warn(c->d, "shardc calibrate", "other programs had the %s: in one run the median step was %.0f%% slower "
+			"than the fastest; calibrate again when the machine is free", c->host.cuda ? "GPUs" : "processors",
 			100 * c->all.noise);
 }
 

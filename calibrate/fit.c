@@ -138,19 +138,30 @@ static void fit_links(Fit *f)
 	f->of[MACHINE_LINK_LATENCY] = latency;
 }
 
-/* What ran beside collectives took `beside` seconds, of which `longer` would not have been needed alone. */
+/* Why no op was measured beside a collective. */
+static const char *why_alone(const Fit *f)
+{
+	const Host *h = f->all->host;
+	if (h->cuda && h->ranks == 1)
+		return "not measured, taken to be 1: one GPU has no collectives";
+	if (!h->cuda && h->ranks / 2 < 2)
+		return arena_printf(f->a, "not measured, taken to be 1: two ranks leave no core of %d for their collectives",
+			h->ranks);
+	return "not measured, taken to be 1: no op of the programs that were measured ran beside a collective";
+}
+
+/* What ran beside collectives took `beside` seconds there, of which `longer` would not have been needed alone. */
 static void fit_contention(Fit *f)
 {
 	const Measured *all = f->all;
 	double most = 100, alone = all->beside - all->longer;
 	double times = alone > all->beside / most ? all->beside / alone : most;
-	const char *source = all->n_beside ? arena_printf(f->a, "measured by shardc calibrate: %d ops that ran beside "
-		"collectives of %s", all->n_beside, all->host->cuda ? "all GPUs" : "ranks that leave a core to each")
-		: all->host->cuda && all->host->ranks == 1 ? "not measured, taken to be 1: one GPU has no collectives"
-		: !all->host->cuda && all->host->ranks / 2 < 2 ? arena_printf(f->a, "not measured, taken to be 1: %d core%s leave "
-			"none for collectives beside two ranks", all->host->ranks, all->host->ranks == 1 ? "" : "s")
-		: "not measured, taken to be 1: no op of the programs that were measured ran beside a collective";
-	set(f, MACHINE_CONTENTION, all->n_beside ? MAX(times, 1) : 1, source);
+	const char *whose = all->host->cuda ? "all GPUs" : "ranks that leave a core to each";
+	if (all->n_beside)
+		set(f, MACHINE_CONTENTION, MAX(times, 1), arena_printf(f->a, "measured by shardc calibrate: %d ops that ran "
+			"beside collectives of %s", all->n_beside, whose));
+	else
+		set(f, MACHINE_CONTENTION, 1, why_alone(f));
 	if (all->host->cuda)
 		set(f, MACHINE_CONTENTION_COPY, 1, "not measured, taken to be 1: programs that are measured gather by kernels");
 }
@@ -233,8 +244,8 @@ static bool is_complete(const Fit *f, Diag *d)
 	int before = d->errors;
 	for (int n = 0; n < MACHINE_NUMBERS; n++)
 		if (f->of[n].source && !*f->of[n].source)
-			diag_error(d, "shardc calibrate", "no program that was measured says what %s is: no op of it, or collective, "
-				"took a time that could be measured; calibrate again", key[n]);
+			diag_error(d, "shardc calibrate", "no program that was measured says what %s is: nothing that it follows "
+				"from took a time that could be measured; calibrate again", key[n]);
 	return d->errors == before;
 }
 

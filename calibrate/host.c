@@ -21,7 +21,8 @@ static void find_cores(Host *out, Arena *a)
 	cpu_set_t set;
 	int cores = sched_getaffinity(0, sizeof(set), &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
 	double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-	*out = (Host){.ranks = cores, .memory = memory / cores, .name = arena_printf(a, "%s, %d cores", node_name(a), cores)};
+	const char *name = arena_printf(a, "%s, %d cores", node_name(a), cores);
+	*out = (Host){.ranks = cores, .memory = memory / cores, .name = name};
 }
 
 /* ---- GPUs ---- */
@@ -101,7 +102,7 @@ bool host_find(bool cuda, Host *out, Arena *a, Diag *d)
 	else
 		find_cores(out, a);
 	if (why)
-		diag_error(d, "--target", "cuda: %s, and shardc calibrate measures the GPUs of this machine; machines/ has files "
-			"of GPUs from published figures", why);
+		diag_error(d, "--target", "cuda: %s, and shardc calibrate measures the GPUs of this machine; machines/ has "
+			"files of GPUs from published figures", why);
 	return !why;
 }

@@ -4,7 +4,8 @@
 #include "calibrate/private.h"
 #include "passes/passes.h"
 
-static const double mostly = 0.5; /* of its time an op has a collective beside it, if it says how much slower it is then */
+/* The share of its time in which an op has a collective beside it, if it is to say how much slower it is then. */
+static const double mostly = 0.5;
 
 /* Ops by their number: forward, backward and update, from 0, as traces number them. */
 typedef VEC(const Op *) Ops;
@@ -84,8 +85,9 @@ static void add_ops(Measured *all, const Module *m, const Options *o, MeasuredRu
 		const Op *op = op_of(&ops, s);
 		Work w = cost_of(op, &who);
 		bool tf32 = all->host->cuda && cost_rounds(&w, ir_train(m)->tf32);
+		MachineKernel like = {.layout = r.as->layout, .tf32 = tf32, .seconds = s->seconds};
 		if (computes(&w, s))
-			add_op(all, begun, op, &w, &(MachineKernel){.layout = r.as->layout, .tf32 = tf32, .seconds = s->seconds}, a);
+			add_op(all, begun, op, &w, &like, a);
 	}
 }
 

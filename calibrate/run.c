@@ -60,12 +60,12 @@ static const char *complaint(const char *path, Arena *a)
 
 /* ---- processes ---- */
 
-/* What lets mpirun start any number of ranks for any user, as --ranks does, and leave its files in dir: variables, since
- * its flags differ between versions.  Open MPI 4 and 5; other libraries ask for neither. */
+/* What lets mpirun start any number of ranks for any user, as --ranks does, and leave its files in dir: variables,
+ * since its flags differ between versions.  Open MPI 4 and 5 read them; other libraries ask for none. */
 static void set_mpi(const char *dir)
 {
-	static const char *const on[] = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "PRTE_ALLOW_RUN_AS_ROOT",
-		"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"};
+	static const char *const on[] = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+		"PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"};
 	for (int i = 0; i < COUNT_OF(on); i++)
 		setenv(on[i], "1", true);
 	setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", true);

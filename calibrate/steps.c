@@ -142,14 +142,15 @@ static double mean(const Slice *of, int n, const StepTimes *times)
 
 /* ---- collectives beside ops ---- */
 
-/* Time in which a collective moves bytes: from when the last of its ranks has come, to when the first of them has all. */
+/* Time in which a collective moves bytes: from when the last of its ranks has come, to when the first has all. */
 typedef struct Span { int step; double begin, end; } Span;
 typedef VEC(Span) Spans;
 
 static int by_begin(const void *x, const void *y)
 {
 	const Span *a = x, *b = y;
-	return a->step != b->step ? (a->step > b->step) - (a->step < b->step) : (a->begin > b->begin) - (a->begin < b->begin);
+	return a->step != b->step ? (a->step > b->step) - (a->step < b->step)
+		: (a->begin > b->begin) - (a->begin < b->begin);
 }
 
 /* all: of all ranks, by number and step. */

@@ -52,8 +52,8 @@ CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayo
 /* The least that its products take, at the peak of what the rank has. */
 double cost_at_peak(const Machine *m, const Work *w, MachineLayout layout, bool tf32);
 
-/* A collective in which a rank receives `bytes`; members: its ranks; hosts: those that they are on; comm: how they talk,
- * as the machine's ranks talk by themselves if it is unsaid. */
+/* A collective in which a rank receives `bytes`; members: its ranks; hosts: those that they are on; comm: how they
+ * talk, as the machine's ranks talk by themselves if it is unsaid. */
 typedef struct CostMessage { RtCollectiveKind kind; int64_t bytes, members, hosts; Communicator comm; } CostMessage;
 double cost_transfer(const Machine *m, const CostMessage *c);
 

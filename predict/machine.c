@@ -165,8 +165,8 @@ static bool read_comm(Reader *r, const char *at, const json_t *v, Communicator *
 	*out = v ? comm_named(json_string_value(v)) : machine_comm(cuda);
 	bool ok = *out != COMM_UNSAID && *out != COMM_SELF && (cuda || !comm_info[*out].cuda);
 	if (!ok)
-		diag_error(r->d, at_member(r, at, "comm"), "expected how ranks talked: \"shm\"%s", cuda ? ", \"mpi\" or \"nccl\""
-			: " or \"mpi\"");
+		diag_error(r->d, at_member(r, at, "comm"), "expected how ranks talked: \"shm\"%s",
+			cuda ? ", \"mpi\" or \"nccl\"" : " or \"mpi\"");
 	return ok;
 }
 
@@ -275,12 +275,13 @@ static void read_members(Reader *r, json_t *root)
 }
 
 /* Numbers that some machines alone must have. */
-static void need_where(Reader *r, const json_t *root, bool where, const char *text, MachineNumber first, MachineNumber last)
+static void need_where(Reader *r, const json_t *root, bool where, const char *text, MachineNumber first,
+	MachineNumber last)
 {
 	for (MachineNumber n = first; n <= last && where; n++)
 		if (!json_object_get(root, info[n].key))
-			diag_error(r->d, at_member(r, r->m->file, info[n].key), "is missing: %s, [number, \"source\"], %s, %s", text,
-				info[n].unit, info[n].doc);
+			diag_error(r->d, at_member(r, r->m->file, info[n].key), "is missing: %s, [number, \"source\"], %s, %s",
+				text, info[n].unit, info[n].doc);
 }
 
 /* Numbers that the file must have, and those that machines of its kind do not have. */

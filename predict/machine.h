@@ -17,7 +17,7 @@ typedef enum MachineNumber {
 /* How a host is shared while a kernel runs: ranks that work at the same time, and the threads of each. */
 typedef struct MachineLayout { int ranks, threads; } MachineLayout;
 
-/* A measured kernel.  op: an ir_signature; kind: its first word.  tf32: of a GPU, whose f32 products rounded to TF32. */
+/* A measured kernel.  op: an ir_signature; kind: its first word; tf32: on a GPU, its f32 products rounded to TF32. */
 typedef struct MachineKernel {
 	const char *op, *kind;
 	MachineLayout layout;
