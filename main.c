@@ -301,6 +301,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"command", true, NULL},
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
 		{"plan command", plan, instead},
+		{"prediction for GPUs", plan && o->what.machine && options_cuda(o), instead},
 		{"run", run, instead},
 		{"calibrate", measures, instead},
 		{"sizes", options_sizes(o), "with one size of --bind"},
@@ -527,6 +528,9 @@ static bool check_calibrate(const Options *o, Diag *d)
 static int calibrate_machine(const Options *o, Arena *a, Diag *d)
 {
 	options_warn_unread(o, measures_alone, NULL, a, d);
+	if (o->given.matmul_precision)
+		diag_warn(d, "--matmul-precision", "is not used by shardc calibrate without a model, which measures all "
+			"precisions");
 	return calibrate_model(NULL, o, d);
 }
 

@@ -40,11 +40,12 @@ static void check_size(Options *o, const Machine *m, Diag *d)
 			(long long)o->sharding.hosts, m->file, (long long)all, (long long)of_host, (long long)world);
 }
 
-/* A file that has collectives, and none over the communicator that is asked for. */
+/* Warns of a file that has collectives, and none over the communicator that is asked for. */
 static void check_comm(const Options *o, const Machine *m, Diag *d)
 {
 	Communicator unsaid = machine_comm(m->cuda), comm = o->sharding.comm ? o->sharding.comm : unsaid;
-	bool has = !m->n_collectives || comm == unsaid || comm == COMM_SELF || o->sharding.world < 2;
+	bool other = comm_info[comm].cuda != m->cuda; /* is refused elsewhere */
+	bool has = !m->n_collectives || comm == unsaid || comm == COMM_SELF || other || o->sharding.world < 2;
 	for (int i = 0; i < m->n_collectives; i++)
 		has = has || m->collective[i].comm == comm;
 	if (!has)
