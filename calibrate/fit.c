@@ -188,7 +188,8 @@ static void fit(Fit *f, bool bf16)
 	f->of[MACHINE_BANDWIDTH] = best(f, of_memory);
 	f->of[MACHINE_SPECIAL] = best(f, of_special);
 	Number rate = best(f, of_latency);
-	set(f, MACHINE_KERNEL, 1 / rate.value, rate.source);
+	set(f, MACHINE_KERNEL, 1 / rate.value, all->host->cuda && *rate.source
+		? arena_printf(f->a, "%s, call by call, not in a CUDA graph", rate.source) : rate.source);
 	fit_products(f, bf16);
 	fit_links(f);
 	fit_contention(f);
