@@ -309,6 +309,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"command", true, NULL},
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
 		{"plan command", plan, instead},
+		{"prediction for GPUs", plan && o->what.machine && options_cuda(o), instead},
 		{"run", run, instead},
 		{"calibrate", measures, instead},
 		{"sizes", options_sizes(o), "with one size of --bind"},
@@ -523,9 +524,6 @@ static bool check_calibrate(const Options *o, Diag *d)
 	int before = d->errors;
 	if (!o->what.output)
 		diag_error(d, "shardc calibrate", "say where the machine file goes: -o FILE.json");
-	if (options_cuda(o))
-		diag_error(d, "--target", "cuda: shardc calibrate measures processors of this host, not GPUs; machines/ has "
-			"files of GPUs from published figures");
 	if (o->what.emit != EMIT_BINARY)
 		diag_error(d, "--emit", "shardc calibrate writes a machine file, no program");
 	if (o->what.passes || o->what.stop_after)
@@ -542,6 +540,9 @@ static bool check_calibrate(const Options *o, Diag *d)
 static int calibrate_machine(const Options *o, Arena *a, Diag *d)
 {
 	options_warn_unread(o, measures_alone, NULL, a, d);
+	if (o->given.matmul_precision)
+		diag_warn(d, "--matmul-precision", "is not used by shardc calibrate without a model, which measures all "
+			"precisions");
 	return calibrate_model(NULL, o, d);
 }
 

@@ -4,6 +4,9 @@
 #include "calibrate/private.h"
 #include "passes/passes.h"
 
+/* The share of its time in which an op has a collective beside it, if it is to say how much slower it is then. */
+static const double mostly = 0.5;
+
 /* Ops by their number: forward, backward and update, from 0, as traces number them. */
 typedef VEC(const Op *) Ops;
 static Ops number_ops(const Module *m, Arena *a)
@@ -28,10 +31,9 @@ static LayoutRank rank_of(const Module *m, const Options *o, int ranks, Arena *a
 /* A row that this run has begun, and how many ops it is the mean of. */
 typedef struct Row { int at, n; } Row;
 
-static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, MachineLayout layout, double seconds,
-	Arena *a)
+static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, const MachineKernel *like, Arena *a)
 {
-	const char *text = cost_signature(op, w, a), *key = arena_printf(a, "%dx%d %s", layout.ranks, layout.threads, text);
+	const char *text = cost_signature(op, w, a), *key = machine_key(like->layout, like->tf32, text, a);
 	Row *row = map_get(begun, key);
 	if (!row && map_get(all->by_op, key))
 		return;
@@ -40,20 +42,20 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, Machi
 		*row = (Row){.at = all->kernels.n};
 		map_put(begun, key, row);
 		map_put(all->by_op, key, row);
-		MachineKernel k = {.op = text, .kind = op_info[op->kind].text, .layout = layout, .flops = w->flops,
-			.bytes = w->bytes, .special = w->special};
+		MachineKernel k = {.op = text, .kind = op_info[op->kind].text, .layout = like->layout, .tf32 = like->tf32,
+			.flops = w->flops, .bytes = w->bytes, .special = w->special};
 		vec_push(a, &all->kernels, ((MeasuredKernel){k, *w}));
 	}
 	double *mean = &all->kernels.at[row->at].row.seconds;
-	*mean += (seconds - *mean) / ++row->n;
+	*mean += (like->seconds - *mean) / ++row->n;
 }
 
-/* One row for each kind, size and number of ranks: the fastest. */
+/* One row for each kind, communicator, size and number of ranks: the fastest. */
 static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
 		MachineCollective *c = &all->collectives.at[i];
-		if (c->kind == x.kind && c->ranks == x.ranks && c->bytes == x.bytes) {
+		if (c->kind == x.kind && c->comm == x.comm && c->ranks == x.ranks && c->bytes == x.bytes) {
 			c->seconds = MIN(c->seconds, x.seconds);
 			return;
 		}
@@ -61,32 +63,79 @@ static void add_collective(Measured *all, MachineCollective x, Arena *a)
 	vec_push(a, &all->collectives, x);
 }
 
-void measured_add(Measured *all, const Module *m, const Options *o, MachineLayout layout, const Steps *s, Arena *a)
+static const Op *op_of(const Ops *ops, const StepOp *s)
+{
+	if (s->number >= ops->n)
+		ice("a trace has an op %d, of %d", s->number, ops->n);
+	return ops->at[s->number];
+}
+
+static bool computes(const Work *w, const StepOp *s)
+{
+	return w->class != COST_NONE && w->class != COST_COLLECTIVE && s->seconds > 0;
+}
+
+static void add_ops(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a)
 {
 	Ops ops = number_ops(m, a);
-	LayoutRank who = rank_of(m, o, layout.ranks, a);
+	LayoutRank who = rank_of(m, o, r.as->layout.ranks, a);
 	Map *begun = map_new(a);
-	for (int i = 0; i < s->ops.n; i++) {
-		int number = s->ops.at[i].number;
-		double seconds = s->ops.at[i].seconds;
-		if (number >= ops.n)
-			ice("a trace has an op %d, of %d", number, ops.n);
-		Work w = cost_of(ops.at[number], &who);
-		if (w.class != COST_NONE && w.class != COST_COLLECTIVE && seconds > 0)
-			add_op(all, begun, ops.at[number], &w, layout, seconds, a);
-	}
-	for (int i = 0; i < s->transfers.n && layout.ranks > 1; i++) {
-		const StepTransfer *t = &s->transfers.at[i];
-		if (t->seconds > 0)
-			add_collective(all, (MachineCollective){t->kind, layout.ranks, t->bytes, t->seconds}, a);
+	for (int i = 0; i < r.steps->ops.n; i++) {
+		const StepOp *s = &r.steps->ops.at[i];
+		const Op *op = op_of(&ops, s);
+		Work w = cost_of(op, &who);
+		bool tf32 = all->host->cuda && cost_rounds(&w, ir_train(m)->tf32);
+		MachineKernel like = {.layout = r.as->layout, .tf32 = tf32, .seconds = s->seconds};
+		if (computes(&w, s))
+			add_op(all, begun, op, &w, &like, a);
 	}
 }
+
+void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a)
+{
+	if (r.as->yields & YIELDS_KERNELS)
+		add_ops(all, m, o, r, a);
+	for (int i = 0; i < r.steps->transfers.n && r.as->yields & YIELDS_COLLECTIVES; i++) {
+		const StepTransfer *t = &r.steps->transfers.at[i];
+		if (t->seconds > 0)
+			add_collective(all, (MachineCollective){t->kind, r.as->layout.ranks, t->bytes, t->seconds, r.as->comm}, a);
+	}
+}
+
+/* ---- contention ---- */
+
+static const StepOp *same_op(const Steps *s, int number)
+{
+	for (int i = 0; i < s->ops.n; i++)
+		if (s->ops.at[i].number == number)
+			return &s->ops.at[i];
+	return NULL;
+}
+
+/* Updates have other work at another number of ranks. */
+void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a)
+{
+	Ops ops = number_ops(m, a);
+	LayoutRank who = rank_of(m, o, beside.as->layout.ranks, a), other = rank_of(m, o, alone.as->layout.ranks, a);
+	for (int i = 0; i < beside.steps->ops.n; i++) {
+		const StepOp *s = &beside.steps->ops.at[i], *t = same_op(alone.steps, s->number);
+		const Op *op = op_of(&ops, s);
+		Work w = cost_of(op, &who), as_alone = cost_of(op, &other);
+		if (!t || !computes(&w, s) || !computes(&as_alone, t) || w.bytes != as_alone.bytes || s->beside < mostly)
+			continue;
+		all->n_beside++;
+		all->beside += s->seconds * s->beside;
+		all->longer += s->seconds - t->seconds;
+	}
+}
+
+/* ---- an older file ---- */
 
 void measured_join(Measured *all, const Machine *old, Arena *a)
 {
 	for (int i = 0; i < old->n_kernels; i++) {
 		const MachineKernel *k = &old->kernel[i];
-		const Row *now = map_get(all->by_op, arena_printf(a, "%dx%d %s", k->layout.ranks, k->layout.threads, k->op));
+		const Row *now = map_get(all->by_op, machine_key(k->layout, k->tf32, k->op, a));
 		double *seconds = now ? &all->kernels.at[now->at].row.seconds : NULL;
 		if (now)
 			*seconds = MIN(*seconds, k->seconds);

@@ -5,11 +5,59 @@
 #include "calibrate/calibrate.h"
 #include "predict/cost.h"
 
+/* ---- host.c ---- */
+
+/* What is measured.  ranks: cores that shardc may use, or GPUs, which are all alike. */
+typedef struct Host {
+	bool cuda;
+	int ranks;
+	double memory;       /* bytes of a rank */
+	int processors;      /* of a GPU */
+	const char *name;    /* "node7, 2 cores" */
+} Host;
+/* False after a message: there is no GPU, or they differ. */
+bool host_find(bool cuda, Host *out, Arena *a, Diag *d);
+
+/* ---- runs.c ---- */
+
+/* What follows from a run: rows of kernels, rows of collectives, how much slower kernels are beside collectives. */
+typedef enum RunYield { YIELDS_KERNELS = 1, YIELDS_COLLECTIVES = 2, YIELDS_CONTENTION = 4 } RunYield;
+/* Runs that not every program has; a program names those that it has. */
+typedef enum RunGroup { RUNS_ALWAYS = 0, RUNS_MPI = 1, RUNS_BESIDE = 2 } RunGroup;
+
+/* One way to run a program. */
+typedef struct RunAs {
+	RunGroup group;
+	int yields;          /* RunYields */
+	MachineLayout layout;
+	Communicator comm;
+	bool threads;        /* CPUs: collectives have threads beside computing */
+	int alone;           /* YIELDS_CONTENTION: the run, before this one, in which nothing runs beside the same ops */
+} RunAs;
+enum { RUNS_MAX = 8 };
+/* The runs of programs on this host, in an order that puts a run behind the one that it refers to; returns how many
+ * there are.  mpi: with ranks that mpirun starts. */
+int runs_choose(RunAs *out, const Host *h, bool mpi);
+
+/* ---- run.c ---- */
+
+/* Runs a compiled program with --trace of so many steps, on random samples, and with what a run leaves in the folder
+ * `dir`.  NULL, or what the program said as it failed; "" after a message of its own. */
+const char *run_program(const char *program, const char *dir, const Module *m, const Host *h, const RunAs *as,
+	int64_t steps, Arena *a, Diag *d);
+const char *run_trace(const char *dir, Arena *a); /* what it has written */
+/* From here on SIGINT, SIGTERM and SIGHUP end a program that runs, and the next one does not start. */
+void run_catch_signals(void);
+int run_stopped(void);                            /* the signal that came; 0: none */
+bool run_has_mpirun(Arena *a);
+
 /* ---- probes.c ---- */
 
 enum { PROBES_MAX = 16 };
-typedef struct Probe { const char *name, *options, *text; } Probe; /* IR text at MODEL, and how it is compiled */
-int probes_write(Probe *out, Arena *a); /* returns how many there are */
+/* IR text at MODEL, how it is compiled, and the RunGroups that it has. */
+typedef struct Probe { const char *name, *options, *text; int groups; } Probe;
+/* Writes those of CPUs or GPUs; returns how many there are.  halvings: how often their sizes are halved. */
+int probes_write(Probe *out, bool cuda, int halvings, Arena *a);
 
 /* ---- samples.c ---- */
 
@@ -20,8 +68,9 @@ bool samples_write(const Module *m, const char *dir, int ranks, Words *argv, Are
 
 /* ---- steps.c ---- */
 
-/* What a run has recorded: of each op its seconds, of each collective those of the rank that came last. */
-typedef struct StepOp { int number; double seconds; } StepOp;
+/* What a run has recorded: of each op its seconds, and the share of them in which a collective moves bytes beside it;
+ * of each collective the seconds of the rank that came last.  Ops are in the order of their numbers. */
+typedef struct StepOp { int number; double seconds, beside; } StepOp;
 typedef struct StepTransfer { RtCollectiveKind kind; double bytes, seconds; } StepTransfer;
 typedef struct Steps {
 	VEC(StepOp) ops;
@@ -39,15 +88,21 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 
 typedef struct MeasuredKernel { MachineKernel row; Work work; } MeasuredKernel;
 typedef struct Measured {
+	const Host *host;
 	VEC(MeasuredKernel) kernels;
 	VEC(MachineCollective) collectives;
-	Map *by_op;          /* "RxT SIGNATURE" -> seen */
+	Map *by_op;          /* machine_key -> seen */
 	double noise;        /* the most of all runs */
-	int cores;
+	int n_beside;        /* ops that ran beside a collective for most of their time */
+	double beside, longer; /* of them: seconds beside it; by how much longer they took than alone */
 } Measured;
+/* A run of a module, and what it has recorded. */
+typedef struct MeasuredRun { const RunAs *as; const Steps *steps; } MeasuredRun;
 /* Adds what a run of the module says.  Ops of one signature are one row, their mean; rows of earlier programs
  * stay. */
-void measured_add(Measured *all, const Module *m, const Options *o, MachineLayout layout, const Steps *s, Arena *a);
+void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a);
+/* Adds by how much longer ops took beside collectives in one run than alone in the other. */
+void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
 /* Adds the rows of an older file.  Of what was measured now as well, the faster row stays: a machine is what it does
  * when nothing else runs. */
 void measured_join(Measured *all, const Machine *old, Arena *a);

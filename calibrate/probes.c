@@ -5,7 +5,14 @@
 #include "calibrate/private.h"
 
 /* A program that is being written.  n: parameters and values so far. */
-typedef struct Writer { Buf symbols, ops; int n, loss; int64_t batch; } Writer;
+typedef struct Writer { Buf symbols, ops; int n, loss, halvings; int64_t batch; } Writer;
+
+/* A size that is halved with those of the other probes, down to 16. */
+static int64_t halved(const Writer *w, int64_t n)
+{
+	int64_t least = 16;
+	return MAX(n >> w->halvings, MIN(n, least));
+}
 
 /* Adds a parameter; returns its number: its value is %pN. */
 static int put_param(Writer *w, const char *type)
@@ -47,6 +54,7 @@ static void product(Writer *w, int64_t m, int64_t n, int64_t k, int64_t count)
 {
 	Text a, b, y, name;
 	char by[32] = "";
+	m = halved(w, m), n = halved(w, n), k = halved(w, k);
 	if (count > 1)
 		TEXT_OF(by, "%" PRId64 ",", count);
 	TEXT_OF(a, "f32[%s%" PRId64 ",%" PRId64 "]", by, m, k);
@@ -62,6 +70,7 @@ static void product(Writer *w, int64_t m, int64_t n, int64_t k, int64_t count)
 static void convolve(Writer *w, int64_t n, int64_t c, int64_t side, int64_t o)
 {
 	Text x, k, y, name;
+	n = halved(w, n), c = halved(w, c), side = halved(w, side), o = halved(w, o);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n, c, side, side);
 	TEXT_OF(k, "f32[%" PRId64 ",%" PRId64 ",3,3]", o, c);
 	TEXT_OF(y, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n, o, side, side);
@@ -77,6 +86,7 @@ static void pool(Writer *w, int64_t n, int64_t c, int64_t side, int64_t unused)
 {
 	(void)unused;
 	Text x, y, z, name;
+	n = halved(w, n), c = halved(w, c), side = halved(w, side);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n, c, side, side);
 	TEXT_OF(y, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n, c, side / 2, side / 2);
 	TEXT_OF(z, "i32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n, c, side / 2, side / 2);
@@ -91,6 +101,7 @@ static void pool(Writer *w, int64_t n, int64_t c, int64_t side, int64_t unused)
 static void attend(Writer *w, int64_t b, int64_t h, int64_t t, int64_t d)
 {
 	Text x, sums, name;
+	h = halved(w, h), t = halved(w, t);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", b, h, t, d);
 	TEXT_OF(sums, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 "]", b, h, t);
 	int q = put_param(w, x), k = put_param(w, x), v = put_param(w, x);
@@ -104,6 +115,7 @@ static void norm(Writer *w, int64_t rows, int64_t d, int64_t unused, int64_t unu
 {
 	(void)unused, (void)unused2;
 	Text x, v, one, name;
+	rows = halved(w, rows), d = halved(w, d);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 "]", rows, d);
 	TEXT_OF(v, "f32[%" PRId64 "]", d);
 	TEXT_OF(one, "f32[%" PRId64 ",1]", rows);
@@ -121,6 +133,7 @@ static void soft(Writer *w, int64_t rows, int64_t d, int64_t unused, int64_t unu
 {
 	(void)unused, (void)unused2;
 	Text x, name;
+	rows = halved(w, rows), d = halved(w, d);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 "]", rows, d);
 	int a = put_param(w, x);
 	TEXT_OF(name, "y%d", a);
@@ -133,6 +146,7 @@ static void entropy(Writer *w, int64_t rows, int64_t classes, int64_t unused, in
 {
 	(void)unused, (void)unused2;
 	Text x, name;
+	rows = halved(w, rows), classes = halved(w, classes);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 "]", rows, classes);
 	int a = put_param(w, x);
 	TEXT_OF(name, "y%d", a);
@@ -145,6 +159,7 @@ static void lookup(Writer *w, int64_t rows, int64_t d, int64_t words, int64_t un
 {
 	(void)unused;
 	Text x, y, name;
+	rows = halved(w, rows), d = halved(w, d), words = halved(w, words);
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 "]", words, d);
 	TEXT_OF(y, "f32[%" PRId64 ",%" PRId64 "]", rows, d);
 	int a = put_param(w, x);
@@ -158,6 +173,7 @@ static void turn(Writer *w, int64_t rows, int64_t columns, int64_t unused, int64
 {
 	(void)unused, (void)unused2;
 	Text x, y, name;
+	rows = halved(w, rows), columns = halved(w, columns);
 	TEXT_OF(x, "f32[8,%" PRId64 ",%" PRId64 "]", rows, columns / 8);
 	TEXT_OF(y, "f32[8,%" PRId64 ",%" PRId64 "]", columns / 8, rows);
 	int a = put_param(w, x);
@@ -172,6 +188,7 @@ static void loop(Writer *w, int64_t n, int64_t body, int64_t unused, int64_t unu
 {
 	(void)unused, (void)unused2;
 	Text x, name;
+	n = halved(w, halved(w, n)); /* of two axes in one */
 	TEXT_OF(x, "f32[%" PRId64 "]", n);
 	int a = put_param(w, x);
 	TEXT_OF(name, "y%d", a);
@@ -199,22 +216,40 @@ static const char *text_of(Writer *w, const char *name, Arena *a)
 }
 
 /* Begins a program: every one reads its ids, so that it has an input. */
-static Writer *begin(Writer *w, int64_t batch)
+static Writer *begin(Writer *w, int64_t batch, int halvings)
 {
-	*w = (Writer){.loss = -1, .batch = batch};
+	*w = (Writer){.loss = -1, .halvings = halvings};
+	w->batch = halved(w, batch);
 	lookup(w, batch, 16, 10, 0);
 	return w;
 }
 
-int probes_write(Probe *out, Arena *a)
+static int write_cpu(Probe *out, Writer *w, int halvings)
 {
-	Writer w[PROBES_MAX];
 	int n = 0;
-#define PROGRAM(id, batch, how) \
-	out[n] = (Probe){.name = #id, .options = how " --loss=output:loss"}; \
-	begin(&w[n++], batch);
+#define PROGRAM(id, batch, groups, how) \
+	out[n] = (Probe){#id, how " --loss=output:loss", NULL, groups}; \
+	begin(&w[n++], batch, halvings);
 #define PROBE(family, ...) family(&w[n - 1], __VA_ARGS__);
 #include "calibrate/probes.def"
+	return n;
+}
+
+static int write_cuda(Probe *out, Writer *w, int halvings)
+{
+	int n = 0;
+#define PROGRAM(id, batch, groups, how) \
+	out[n] = (Probe){#id, how " --target=cuda --loss=output:loss", NULL, groups}; \
+	begin(&w[n++], batch, halvings);
+#define PROBE(family, ...) family(&w[n - 1], __VA_ARGS__);
+#include "calibrate/probes_cuda.def"
+	return n;
+}
+
+int probes_write(Probe *out, bool cuda, int halvings, Arena *a)
+{
+	Writer w[PROBES_MAX];
+	int n = (cuda ? write_cuda : write_cpu)(out, w, halvings);
 	for (int i = 0; i < n; i++)
 		out[i].text = text_of(&w[i], out[i].name, a);
 	return n;

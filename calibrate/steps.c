@@ -7,7 +7,7 @@
 #include "calibrate/private.h"
 
 /* One slice: an op that computes (seq 0), or a collective on its stream. */
-typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double seconds, bytes; } Slice;
+typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, bytes; } Slice;
 typedef VEC(Slice) Slices;
 
 static int whole(const json_t *args, const char *key, int unsaid)
@@ -34,7 +34,8 @@ static bool slice_of(const json_t *event, Slice *out)
 		return false;
 	bool computes = whole(event, "tid", -1) == 0;
 	*out = (Slice){.step = whole(args, "step", -1), .number = whole(args, "op", -1), .seq = whole(args, "seq", 0),
-		.kind = kind_of(cat), .seconds = json_number_value(json_object_get(event, "dur")) * 1e-6,
+		.kind = kind_of(cat), .begin = json_number_value(json_object_get(event, "ts")) * 1e-6,
+		.seconds = json_number_value(json_object_get(event, "dur")) * 1e-6,
 		.bytes = json_number_value(json_object_get(args, "bytes"))};
 	if (computes)
 		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue");
@@ -139,7 +140,65 @@ static double mean(const Slice *of, int n, const StepTimes *times)
 	return count ? sum / count : 0;
 }
 
-static void find_ops(Slices *ops, const StepTimes *times, bool shared, Steps *out, Arena *a)
+/* ---- collectives beside ops ---- */
+
+/* Time in which a collective moves bytes: from when the last of its ranks has come, to when the first has all. */
+typedef struct Span { int step; double begin, end; } Span;
+typedef VEC(Span) Spans;
+
+static int by_begin(const void *x, const void *y)
+{
+	const Span *a = x, *b = y;
+	return a->step != b->step ? (a->step > b->step) - (a->step < b->step)
+		: (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* all: of all ranks, by number and step. */
+static Spans find_spans(const Slices *all, Arena *a)
+{
+	Spans spans = {0};
+	for (int i = 0, n; i < all->n; i += n) {
+		const Slice *first = &all->at[i];
+		Span s = {first->step, first->begin, INFINITY};
+		n = same_from(all, i, true);
+		for (int k = 0; k < n; k++) {
+			s.begin = MAX(s.begin, first[k].begin);
+			s.end = MIN(s.end, first[k].begin + first[k].seconds);
+		}
+		if (s.end > s.begin)
+			vec_push(a, &spans, s);
+	}
+	if (spans.n)
+		qsort(spans.at, (size_t)spans.n, sizeof(*spans.at), by_begin);
+	return spans;
+}
+
+/* How much of an op's time the spans cover; what two of them cover counts once. */
+static double covered(const Slice *op, const Spans *spans)
+{
+	double sum = 0, until = op->begin, end = op->begin + op->seconds;
+	for (int i = 0; i < spans->n; i++) {
+		const Span *s = &spans->at[i];
+		if (s->step != op->step || s->end <= until || s->begin >= end)
+			continue;
+		sum += MIN(s->end, end) - MAX(s->begin, until);
+		until = MIN(s->end, end);
+	}
+	return sum;
+}
+
+/* The share of n slices of one op that spans cover. */
+static double share_beside(const Slice *of, int n, const Spans *spans)
+{
+	double sum = 0, all = 0;
+	for (int i = 0; i < n; i++) {
+		sum += covered(&of[i], spans);
+		all += of[i].seconds;
+	}
+	return all > 0 ? sum / all : 0;
+}
+
+static void find_ops(Slices *ops, const StepTimes *times, bool shared, const Spans *spans, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, ops->n);
 	qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
@@ -148,17 +207,15 @@ static void find_ops(Slices *ops, const StepTimes *times, bool shared, Steps *ou
 		for (int k = 0; k < n; k++)
 			of[k] = ops->at[i + k].seconds;
 		double seconds = shared ? mean(&ops->at[i], n, times) : quartile(of, n);
-		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds}));
+		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
 		out->seconds += seconds;
 	}
 }
 
 /* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait. */
-static void find_transfers(Slices *all, Steps *out, Arena *a)
+static void find_transfers(const Slices *all, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, all->n + 1);
-	if (all->n)
-		qsort(all->at, (size_t)all->n, sizeof(*all->at), by_number);
 	for (int i = 0, n; i < all->n; i += n) {
 		int steps = 0;
 		n = same_from(all, i, false);
@@ -192,7 +249,10 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 		return false;
 	}
 	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
-	find_ops(&ops, &times, shared, out, a);
+	if (transfers.n)
+		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
+	Spans spans = find_spans(&transfers, a);
+	find_ops(&ops, &times, shared, &spans, out, a);
 	find_transfers(&transfers, out, a);
 	return true;
 }

@@ -40,6 +40,9 @@ typedef struct Work {
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);
 
+/* Whether its products round to TF32, where a GPU's program may; measured kernels say of which precision they are. */
+static inline bool cost_rounds(const Work *w, bool tf32) { return tf32 && w->flops > 0 && w->dtype == DT_F32; }
+
 /* What a measured kernel is found by: ir_signature; of updates, which name units of the model, their bytes. */
 char *cost_signature(const Op *op, const Work *w, Arena *a);
 
@@ -53,8 +56,9 @@ CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayo
 /* The least that its products take, at the peak of what the rank has. */
 double cost_at_peak(const Machine *m, const Work *w, MachineLayout layout, bool tf32);
 
-/* A collective in which a rank receives `bytes`; members: its ranks; hosts: those that they are on. */
-typedef struct CostMessage { RtCollectiveKind kind; int64_t bytes, members, hosts; } CostMessage;
+/* A collective in which a rank receives `bytes`; members: its ranks; hosts: those that they are on; comm: how they
+ * talk, as the machine's ranks talk by themselves if it is unsaid. */
+typedef struct CostMessage { RtCollectiveKind kind; int64_t bytes, members, hosts; Communicator comm; } CostMessage;
 double cost_transfer(const Machine *m, const CostMessage *c);
 
 #endif

@@ -28,9 +28,9 @@ int64_t machine_world(const Machine *m)
 	return (int64_t)(m->of[MACHINE_HOSTS] * m->of[MACHINE_RANKS]);
 }
 
-static const char *key_of(MachineLayout l, const char *op, Arena *a)
+const char *machine_key(MachineLayout l, bool tf32, const char *op, Arena *a)
 {
-	return arena_printf(a, "%dx%d %s", l.ranks, l.threads, op);
+	return arena_printf(a, "%dx%d %s%s", l.ranks, l.threads, tf32 ? "tf32 " : "", op);
 }
 
 /* ---- reading ---- */
@@ -138,24 +138,49 @@ static bool read_layout(Reader *r, const char *at, const json_t *v, MachineLayou
 	return false;
 }
 
+/* Whether the row says that its products round to TF32. */
+static bool read_tf32(Reader *r, const char *at, const json_t *row, bool *out)
+{
+	const json_t *v = json_object_get(row, "tf32");
+	*out = json_is_true(v);
+	if (v && !json_is_boolean(v))
+		diag_error(r->d, at_member(r, at, "tf32"), "expected true or false");
+	else if (*out && !r->m->cuda)
+		diag_error(r->d, at_member(r, at, "tf32"), "products of CPUs do not round to TF32; leave it out");
+	return !v || (json_is_boolean(v) && (r->m->cuda || !*out));
+}
+
 static bool read_kernel(Reader *r, const char *at, json_t *row, MachineKernel *k)
 {
-	static const char *const known[] = {"op", "layout", "seconds", "flops", "bytes", "special"};
+	static const char *const known[] = {"op", "layout", "tf32", "seconds", "flops", "bytes", "special"};
 	bool ok = check_members(r, at, row, COUNT_OF(known), known);
 	if (!json_is_object(row))
 		return false;
 	k->op = read_text(r, at_member(r, at, "op"), json_object_get(row, "op"), "an op's signature");
 	k->kind = k->op ? arena_printf(r->a, "%.*s", (int)strcspn(k->op, " "), k->op) : NULL;
 	ok = read_layout(r, at_member(r, at, "layout"), json_object_get(row, "layout"), &k->layout) && ok;
+	ok = read_tf32(r, at, row, &k->tf32) && ok;
 	ok = read_plain(r, at, row, "seconds", seconds_least, seconds_most, &k->seconds) && ok;
 	ok = read_plain(r, at, row, "flops", 0, work_most, &k->flops) && ok;
 	ok = read_plain(r, at, row, "bytes", 0, work_most, &k->bytes) && ok;
 	return read_plain(r, at, row, "special", 0, work_most, &k->special) && k->op && ok;
 }
 
+/* How the ranks of a row talked: one of several ranks, which the machine's device has. */
+static bool read_comm(Reader *r, const char *at, const json_t *v, Communicator *out)
+{
+	bool cuda = r->m->cuda;
+	*out = v ? comm_named(json_string_value(v)) : machine_comm(cuda);
+	bool ok = *out != COMM_UNSAID && *out != COMM_SELF && (cuda || !comm_info[*out].cuda);
+	if (!ok)
+		diag_error(r->d, at_member(r, at, "comm"), "expected how ranks talked: \"shm\"%s",
+			cuda ? ", \"mpi\" or \"nccl\"" : " or \"mpi\"");
+	return ok;
+}
+
 static bool read_collective(Reader *r, const char *at, json_t *row, MachineCollective *c)
 {
-	static const char *const known[] = {"kind", "ranks", "bytes", "seconds"};
+	static const char *const known[] = {"kind", "comm", "ranks", "bytes", "seconds"};
 	double ranks = 0;
 	bool ok = check_members(r, at, row, COUNT_OF(known), known);
 	if (!json_is_object(row))
@@ -168,6 +193,7 @@ static bool read_collective(Reader *r, const char *at, json_t *row, MachineColle
 	if (!kind || k == RT_COLLECTIVE_KINDS)
 		diag_error(r->d, at_member(r, at, "kind"), "expected the name of a collective, as \"all_gather\"");
 	ok = kind && k < RT_COLLECTIVE_KINDS && ok;
+	ok = read_comm(r, at, json_object_get(row, "comm"), &c->comm) && ok;
 	ok = read_plain(r, at, row, "ranks", 2, RANKS_MOST, &ranks) && ok;
 	c->ranks = ok ? (int)ranks : 0;
 	if (ok && ranks != floor(ranks)) {
@@ -190,9 +216,9 @@ static void read_kernels(Reader *r, json_t *list)
 		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
 		if (!read_kernel(r, here, json_array_get(list, i), k))
 			continue;
-		const char *key = key_of(k->layout, k->op, r->a);
+		const char *key = machine_key(k->layout, k->tf32, k->op, r->a);
 		if (map_get(r->m->by_op, key))
-			diag_error(r->d, here, "this op is in an earlier row with the same layout");
+			diag_error(r->d, here, "this op is in an earlier row with the same layout and precision");
 		map_put(r->m->by_op, key, k);
 		r->m->n_kernels++;
 	}
@@ -211,9 +237,9 @@ static void read_collectives(Reader *r, json_t *list)
 		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
 		if (!read_collective(r, here, json_array_get(list, i), c))
 			continue;
-		const char *key = arena_printf(r->a, "%d %d %.17g", (int)c->kind, c->ranks, c->bytes);
+		const char *key = arena_printf(r->a, "%d %d %d %.17g", (int)c->kind, (int)c->comm, c->ranks, c->bytes);
 		if (map_get(seen, key))
-			diag_error(r->d, here, "this collective is in an earlier row with the same ranks and bytes");
+			diag_error(r->d, here, "this collective is in an earlier row with the same communicator, ranks and bytes");
 		map_put(seen, key, c);
 		r->m->n_collectives++;
 	}
@@ -256,6 +282,16 @@ static void read_members(Reader *r, json_t *root)
 	}
 }
 
+/* Numbers that some machines alone must have. */
+static void need_where(Reader *r, const json_t *root, bool where, const char *text, MachineNumber first,
+	MachineNumber last)
+{
+	for (MachineNumber n = first; n <= last && where; n++)
+		if (!json_object_get(root, info[n].key))
+			diag_error(r->d, at_member(r, r->m->file, info[n].key), "is missing: %s, [number, \"source\"], %s, %s",
+				text, info[n].unit, info[n].doc);
+}
+
 /* Numbers that the file must have, and those that machines of its kind do not have. */
 static void check_numbers(Reader *r, const json_t *root)
 {
@@ -270,10 +306,9 @@ static void check_numbers(Reader *r, const json_t *root)
 		if (!given)
 			r->m->of[n] = row->unsaid;
 	}
-	for (MachineNumber n = MACHINE_NETWORK; n <= MACHINE_NETWORK_LATENCY; n++)
-		if (r->m->of[MACHINE_HOSTS] > 1 && !json_object_get(root, info[n].key))
-			diag_error(r->d, at_member(r, r->m->file, info[n].key), "is missing: with several hosts, %s, %s",
-				info[n].unit, info[n].doc);
+	bool linked = !r->m->cuda || r->m->of[MACHINE_RANKS] > 1; /* a single GPU has no other on its host */
+	need_where(r, root, linked, "with several ranks on a host", MACHINE_LINK, MACHINE_LINK_LATENCY);
+	need_where(r, root, r->m->of[MACHINE_HOSTS] > 1, "with several hosts", MACHINE_NETWORK, MACHINE_NETWORK_LATENCY);
 }
 
 /* ---- files like others ---- */

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "base/collectives.h"
+#include "base/communicators.h"
 
 typedef enum MachineNumber {
 #define MACHINE(id, ...) MACHINE_##id,
@@ -16,17 +17,19 @@ typedef enum MachineNumber {
 /* How a host is shared while a kernel runs: ranks that work at the same time, and the threads of each. */
 typedef struct MachineLayout { int ranks, threads; } MachineLayout;
 
-/* A measured kernel.  op: an ir_signature; kind: its first word. */
+/* A measured kernel.  op: an ir_signature; kind: its first word; tf32: on a GPU, its f32 products rounded to TF32. */
 typedef struct MachineKernel {
 	const char *op, *kind;
 	MachineLayout layout;
+	bool tf32;
 	double seconds, flops, bytes, special; /* one call; the latter as cost_of counts them */
 } MachineKernel;
-/* A measured collective among ranks of one host; bytes: what each receives. */
+/* A measured collective among ranks of one host; bytes: what each receives; comm: how they talked. */
 typedef struct MachineCollective {
 	RtCollectiveKind kind;
 	int ranks;
 	double bytes, seconds;
+	Communicator comm;
 } MachineCollective;
 
 typedef struct Machine {
@@ -36,11 +39,16 @@ typedef struct Machine {
 	const char *source[MACHINE_NUMBERS]; /* NULL: the file leaves the number out */
 	MachineKernel *kernel; int n_kernels;
 	MachineCollective *collective; int n_collectives;
-	Map *by_op;                          /* "RxT SIGNATURE" -> a MachineKernel */
+	Map *by_op;                          /* machine_key -> a MachineKernel */
 } Machine;
 
 /* Reads a machine file.  NULL after messages, one for each problem of the file. */
 Machine *machine_read(const char *path, Arena *a, Diag *d);
 int64_t machine_world(const Machine *m); /* ranks of all its hosts */
+
+/* What a measured kernel is found by. */
+const char *machine_key(MachineLayout l, bool tf32, const char *op, Arena *a);
+/* The communicator of a row that names none, and of ranks on one host that are told none. */
+static inline Communicator machine_comm(bool cuda) { return cuda ? COMM_NCCL : COMM_SHM; }
 
 #endif

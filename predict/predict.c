@@ -43,6 +43,19 @@ static void check_size(Options *o, const Machine *m, Diag *d)
 			(long long)o->sharding.hosts, m->file, (long long)all, (long long)of_host, (long long)world);
 }
 
+/* Warns of a file that has collectives, and none over the communicator that is asked for. */
+static void check_comm(const Options *o, const Machine *m, Diag *d)
+{
+	Communicator unsaid = machine_comm(m->cuda), comm = o->sharding.comm ? o->sharding.comm : unsaid;
+	bool other = comm_info[comm].cuda != m->cuda; /* is refused elsewhere */
+	bool has = !m->n_collectives || comm == unsaid || comm == COMM_SELF || other || o->sharding.world < 2;
+	for (int i = 0; i < m->n_collectives; i++)
+		has = has || m->collective[i].comm == comm;
+	if (!has)
+		diag_warn(d, "--comm", "%s has no collective over %s: those over %s are taken for it", m->file,
+			comm_info[comm].text, comm_info[unsaid].text);
+}
+
 bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 {
 	int before = d->errors;
@@ -62,6 +75,8 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 		check_device(o, m, d);
 	if (m)
 		check_size(o, m, d);
+	if (m)
+		check_comm(o, m, d);
 	if (w->global_batch > GLOBAL_BATCH_MAX)
 		diag_error(d, "--global-batch", "%lld samples are more than %d, the most of a step", (long long)w->global_batch,
 			GLOBAL_BATCH_MAX);
@@ -160,7 +175,9 @@ static SimulateOptions options_of(const Plan *plan, const Machine *m, const Opti
 {
 	int64_t ranks = ceil_div(plan->who.world, MAX(plan->layout->hosts, 1)), cores = (int64_t)m->of[MACHINE_RANKS];
 	int64_t threads = o->what.threads ? o->what.threads : MAX(cores / ranks, 1);
+	Communicator fits = comm_fitting(plan->who.world, plan->layout->hosts, m->cuda);
 	return (SimulateOptions){.machine = m, .plan = plan, .threads = (int)threads, .copy_engines = o->what.copy_engines,
+		.comm = o->sharding.comm ? o->sharding.comm : fits,
 		.comm_threads = !m->cuda && plan->who.world > 1 && ranks * threads < cores && cores / ranks > threads,
 		.tf32 = o->precision.matmul_precision == MATMUL_TF32};
 }

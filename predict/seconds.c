@@ -101,10 +101,11 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 	const char *kind = op_info[op->kind].text, *dtype = !first ? ""
 		: first->type.kind == TYPE_TENSOR ? dtype_info[first->type.dtype].text : "f32";
 	double sum = 0, weights = 0;
+	bool rounded = m->cuda && cost_rounds(w, tf32);
 	for (int i = 0; i < m->n_kernels; i++) {
 		const MachineKernel *k = &m->kernel[i];
 		const char *operand = k->op + strlen(k->kind);
-		if (strcmp(k->kind, kind) || k->layout.ranks != l.ranks || k->layout.threads != l.threads
+		if (strcmp(k->kind, kind) || k->layout.ranks != l.ranks || k->layout.threads != l.threads || k->tf32 != rounded
 			|| strncmp(operand + (*operand == ' '), dtype, strlen(dtype)))
 			continue;
 		Work row = work_of(k, w);
@@ -121,7 +122,7 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
 	Arena *a = m->n_kernels ? arena_new() : NULL;
-	const char *key = a ? arena_printf(a, "%dx%d %s", l.ranks, l.threads, cost_signature(op, w, a)) : NULL;
+	const char *key = a ? machine_key(l, m->cuda && cost_rounds(w, tf32), cost_signature(op, w, a), a) : NULL;
 	const MachineKernel *k = a ? map_get(m->by_op, key) : NULL;
 	arena_free(a);
 	if (k)
@@ -142,14 +143,15 @@ CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayo
 
 /* ---- collectives ---- */
 
-/* Between the two measured sizes around it, in proportion; below the least and above the largest, as those. */
-static double interpolated(const Machine *m, const CostMessage *c)
+/* Between the two measured sizes around it, in proportion; below the least and above the largest, as those.  0: there
+ * is no row of its kind, ranks and communicator. */
+static double interpolated(const Machine *m, const CostMessage *c, Communicator comm)
 {
 	const MachineCollective *below = NULL, *above = NULL;
 	double bytes = (double)c->bytes;
 	for (int i = 0; i < m->n_collectives; i++) {
 		const MachineCollective *x = &m->collective[i];
-		if (x->kind != c->kind || x->ranks != c->members)
+		if (x->kind != c->kind || x->ranks != c->members || x->comm != comm)
 			continue;
 		if (x->bytes <= bytes && (!below || x->bytes > below->bytes))
 			below = x;
@@ -164,13 +166,22 @@ static double interpolated(const Machine *m, const CostMessage *c)
 	return below->seconds + part * (above->seconds - below->seconds);
 }
 
+/* As measured inside a host: over its communicator or, where that has no row, as the host's ranks talk by themselves,
+ * since those that mpirun starts share the host's memory, too. */
+static double measured(const Machine *m, const CostMessage *c)
+{
+	Communicator unsaid = machine_comm(m->cuda), comm = c->comm == COMM_UNSAID ? unsaid : c->comm;
+	double seconds = c->hosts <= 1 ? interpolated(m, c, comm) : 0;
+	return seconds > 0 || comm == unsaid || c->hosts > 1 ? seconds : interpolated(m, c, unsaid);
+}
+
 /* Inside a host, links carry all that a rank receives.  Across hosts, each byte enters a host once, through the network
  * of all members on it, and reaches them over links at the same time (rings that cross the network once per host). */
 double cost_transfer(const Machine *m, const CostMessage *c)
 {
-	double measured = c->hosts <= 1 ? interpolated(m, c) : 0;
-	if (measured > 0 || c->members <= 1)
-		return measured;
+	double seconds = measured(m, c);
+	if (seconds > 0 || c->members <= 1)
+		return seconds;
 	double links = (double)c->bytes / m->of[MACHINE_LINK], hosts = (double)c->hosts;
 	double on_host = MAX((double)c->members / hosts, 1);
 	double network = hosts > 1 ? (double)c->bytes * (hosts - 1) / hosts / (m->of[MACHINE_NETWORK] * on_host) : 0;

@@ -117,7 +117,7 @@ static CostMessage message_of(const Simulation *s, const PlanCollective *c)
 	int64_t members = shards ? split.ranks : groups ? split.groups : who->world;
 	int64_t all = MAX(s->o->plan->layout->hosts, 1), of_host = MAX(who->world / all, 1);
 	int64_t hosts = groups ? MIN(members, all) : ceil_div(members, of_host);
-	return (CostMessage){c->kind, plan_received(s->o->plan, c), members, hosts};
+	return (CostMessage){c->kind, plan_received(s->o->plan, c), members, hosts, s->o->comm};
 }
 
 /* The time of the event that a collective has to wait for; *record is the event. */
@@ -136,7 +136,7 @@ static void place(Simulation *s, Transfer *t, double from)
 	t->begin = MAX(from, s->free[stream]);
 	t->end = t->begin + cost_transfer(s->o->machine, &c);
 	s->free[stream] = t->end;
-	CostMessage empty = {c.kind, 0, c.members, c.hosts};
+	CostMessage empty = {c.kind, 0, c.members, c.hosts, c.comm};
 	double moving = t->end - t->begin - (stream == RT_STREAM_SYNC ? 0 : cost_transfer(s->o->machine, &empty));
 	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
 	t->moving = MAX(moving, 0);

@@ -81,6 +81,7 @@ typedef struct SimulateOptions {
 	bool comm_threads;      /* CPU: collectives have threads beside them */
 	bool copy_engines;      /* CUDA: copy engines gather */
 	bool tf32;
+	Communicator comm;      /* how ranks talk; unsaid: as the machine's do by themselves */
 } SimulateOptions;
 /* Runs forward, backward and update of a module at PLAN, with the order and the events that it has.  Every rank is
  * taken to be as fast as the others. */

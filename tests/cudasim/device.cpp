@@ -196,6 +196,52 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 	return cudaSuccess;
 }
 
+/* ---- the driver's own library, which shardc calibrate asks ---- */
+
+extern "C" {
+enum { DRIVER_OK = 0, DRIVER_NO_DEVICE = 100, DRIVER_INVALID_DEVICE = 101, DRIVER_PROCESSORS = 16 }; /* cuda.h */
+int cuInit(unsigned flags);
+int cuDeviceGetCount(int *count);
+int cuDeviceGet(int *d, int number);
+int cuDeviceGetName(char *name, int bytes, int d);
+int cuDeviceTotalMem_v2(size_t *bytes, int d);
+int cuDeviceGetAttribute(int *value, int attribute, int d);
+}
+
+int cuInit(unsigned) { return no_driver() || !devices() ? DRIVER_NO_DEVICE : DRIVER_OK; }
+
+int cuDeviceGetCount(int *count)
+{
+	*count = devices();
+	return DRIVER_OK;
+}
+
+int cuDeviceGet(int *d, int number)
+{
+	*d = number;
+	return number < devices() ? DRIVER_OK : DRIVER_INVALID_DEVICE;
+}
+
+int cuDeviceGetName(char *name, int bytes, int)
+{
+	snprintf(name, (size_t)bytes, "emulated GPU");
+	return DRIVER_OK;
+}
+
+int cuDeviceTotalMem_v2(size_t *bytes, int)
+{
+	size_t available;
+	return cudaMemGetInfo(&available, bytes) == cudaSuccess ? DRIVER_OK : DRIVER_INVALID_DEVICE;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int d)
+{
+	if (attribute != DRIVER_PROCESSORS)
+		return DRIVER_INVALID_DEVICE;
+	*value = MULTIPROCESSORS + (d > 0 && sim_setting("CUDASIM_MIXED", 0)); /* the others differ from the first */
+	return DRIVER_OK;
+}
+
 cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int d)
 {
 	sim_enter("cudaDeviceGetPCIBusId");

@@ -74,6 +74,10 @@ static const struct { const char *text, *said; } wrong[] = {
 	{CPU "\"collectives\": [" GATHER("2", "1e300") "], " NUMBERS "}", "$.collectives[0].bytes: error: expected a"},
 	{CPU "\"collectives\": [" GATHER("2", "8") ", " GATHER("2", "8.0") "], " NUMBERS "}",
 		"$.collectives[1]: error: this collective is in an earlier row"},
+	{CPU "\"collectives\": [{\"kind\": \"all_gather\", \"comm\": \"nccl\", \"ranks\": 2, \"bytes\": 1, "
+		"\"seconds\": 1}], " NUMBERS "}", "$.collectives[0].comm: error: expected how ranks talked: \"shm\" or"},
+	{CPU "\"kernels\": [{\"op\": \"relu\", \"tf32\": true}], " NUMBERS "}",
+		"$.kernels[0].tf32: error: products of CPUs do not round"},
 	{CPU "\"kernels\": {}, \"collectives\": null, " NUMBERS "}", "$.collectives: error: expected an array"},
 };
 
@@ -474,16 +478,33 @@ static void transfers(void)
 	m.of[MACHINE_NETWORK] = 10;
 	m.of[MACHINE_LINK_LATENCY] = 3;
 	m.of[MACHINE_NETWORK_LATENCY] = 5;
-	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 700, 8, 1}), 3 + 7);
-	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 1600, 16, 2}), 3 + 5 + 16);
-	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_REDUCE, 100, 4, 4}), 3 + 2 * 5 + 10);
-	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 0, 1, 1}), 0);
-	MachineCollective rows[] = {{RT_ALL_GATHER, 8, 100, 1}, {RT_ALL_GATHER, 8, 300, 2}, {RT_ALL_GATHER, 4, 200, 50}};
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 700, 8, 1, COMM_UNSAID}), 3 + 7);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 1600, 16, 2, COMM_UNSAID}), 3 + 5 + 16);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_REDUCE, 100, 4, 4, COMM_UNSAID}), 3 + 2 * 5 + 10);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 0, 1, 1, COMM_UNSAID}), 0);
+	MachineCollective rows[] = {{RT_ALL_GATHER, 8, 100, 1, COMM_NCCL}, {RT_ALL_GATHER, 8, 300, 2, COMM_NCCL},
+		{RT_ALL_GATHER, 4, 200, 50, COMM_NCCL}};
 	m.collective = rows;
 	m.n_collectives = COUNT_OF(rows);
-	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 200, 8, 1}), 1.5));
-	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 50, 8, 1}), 1));
-	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 600, 8, 1}), 4));
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 200, 8, 1, COMM_UNSAID}), 1.5));
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 50, 8, 1, COMM_UNSAID}), 1));
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 600, 8, 1, COMM_UNSAID}), 4));
+	arena_free(a);
+}
+
+/* A collective takes the rows of its communicator and, where it has none, those of ranks that are told none. */
+static void communicators(void)
+{
+	Arena *a = arena_new();
+	Machine m = ideal(false, a);
+	MachineCollective rows[] = {{RT_ALL_GATHER, 2, 100, 1, COMM_SHM}, {RT_ALL_GATHER, 2, 100, 7, COMM_MPI},
+		{RT_REDUCE_SCATTER, 2, 100, 3, COMM_SHM}};
+	m.collective = rows;
+	m.n_collectives = COUNT_OF(rows);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 100, 2, 1, COMM_UNSAID}), 1);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 100, 2, 1, COMM_SHM}), 1);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 100, 2, 1, COMM_MPI}), 7);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_REDUCE_SCATTER, 100, 2, 1, COMM_MPI}), 3);
 	arena_free(a);
 }
 
@@ -513,4 +534,5 @@ void suite_predict(void)
 	CU_add_test(s, "measured rows of all ops", only_measured);
 	CU_add_test(s, "links of any bandwidth", any_bandwidth);
 	CU_add_test(s, "times of collectives", transfers);
+	CU_add_test(s, "communicators", communicators);
 }

@@ -1,0 +1,213 @@
+/* tests/unit/test_calibrate.c: what calibrate makes of traces, whose times are known: no program runs. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "calibrate/private.h"
+#include "passes/passes.h"
+#include "tests/unit/unit.h"
+
+static char path[] = "/tmp/test_calibrate_" "XX" "XX" "XX" ".json";
+
+static bool equal(double x, double y)
+{
+	return fabs(x - y) <= 1e-4 * fabs(y);
+}
+
+/* ---- traces ---- */
+
+/* A step of 100 us: op 0 alone, op 1 beside a gather for half of its time, op 2 beside two collectives at once. */
+static const char head[] = "{\"traceEvents\": [\n";
+#define SLICE(cat, tid, ts, dur, args) "{\"ph\": \"X\", \"cat\": \"" cat "\", \"tid\": " tid ", \"ts\": " ts \
+	", \"dur\": " dur ", \"args\": {\"program\": \"step\", \"step\": 3, " args "}}"
+static const char ops[] = SLICE("relu", "0", "1000", "20", "\"op\": 0") ",\n"
+	SLICE("relu", "0", "1020", "40", "\"op\": 1") ",\n" SLICE("relu", "0", "1060", "40", "\"op\": 2") ",\n"
+	SLICE("wait", "0", "1100", "5", "\"op\": 5") ",\n";
+static const char first[] = SLICE("all_gather", "1", "1000", "40", "\"op\": 3, \"seq\": 1, \"bytes\": 64") ",\n"
+	SLICE("all_gather", "1", "1040", "60", "\"op\": 4, \"seq\": 2, \"bytes\": 64") ",\n"
+	SLICE("reduce_scatter", "2", "1070", "20", "\"op\": 6, \"seq\": 3, \"bytes\": 32") "]}\n";
+/* The other rank comes later to the first gather, and has all of the second one earlier. */
+static const char second[] = SLICE("all_gather", "1", "1020", "20", "\"op\": 3, \"seq\": 1, \"bytes\": 64") ",\n"
+	SLICE("all_gather", "1", "1060", "30", "\"op\": 4, \"seq\": 2, \"bytes\": 64") ",\n"
+	SLICE("reduce_scatter", "2", "1070", "20", "\"op\": 6, \"seq\": 3, \"bytes\": 32") "]}\n";
+
+static void write_trace(const char *to, const char *collectives)
+{
+	FILE *f = fopen(to, "w");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fprintf(f, "%s%s%s", head, ops, collectives);
+	fclose(f);
+}
+
+static void traces(void)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	Steps s;
+	const char *other = arena_printf(a, "%.*s.rank1.json", (int)strlen(path) - 5, path);
+	write_trace(path, first);
+	write_trace(other, second);
+	if (!steps_read(path, 2, false, &s, a, &d))
+		UNIT_END("the traces are not read");
+	CU_ASSERT_EQUAL_FATAL(s.ops.n, 3);
+	CU_ASSERT(equal(s.ops.at[1].seconds, 40e-6));
+	CU_ASSERT(s.ops.at[0].beside < 1e-6);
+	CU_ASSERT(equal(s.ops.at[1].beside, 0.5));
+	CU_ASSERT(equal(s.ops.at[2].beside, 0.75));
+	CU_ASSERT_EQUAL_FATAL(s.transfers.n, 3);
+	CU_ASSERT(equal(s.transfers.at[0].seconds, 20e-6));
+	CU_ASSERT(equal(s.transfers.at[1].seconds, 30e-6));
+	unlink(other);
+	arena_free(a);
+}
+
+/* ---- machines ---- */
+
+/* What an op takes, and how many times as long beside a collective. */
+enum { OP_US = 10, STREAM_GB = 20 };
+static const double slower = 1.25;
+
+static double seconds_of(const Op *op)
+{
+	Work w = cost_of(op, &(LayoutRank){.world = 1, .shard_size = 1});
+	return MAX(OP_US * 1e-6, w.bytes / (STREAM_GB * 1e9));
+}
+
+/* What a run of the program would record: every second op runs beside a collective, if that has a thread or a GPU's
+ * stream. */
+static Steps recorded(const Module *m, const RunAs *as, Arena *a)
+{
+	Steps s = {0};
+	bool beside = as->yields & YIELDS_CONTENTION;
+	int number = 0;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op) {
+			bool slow = beside && number % 2;
+			StepOp x = {number++, seconds_of(op) * (slow ? slower : 1), slow};
+			vec_push(a, &s.ops, x);
+		}
+	if (as->layout.ranks > 1) {
+		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e6, 1e-3}));
+		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e3, as->comm == COMM_MPI ? 1e-9 : 1e-5}));
+	}
+	return s;
+}
+
+/* The options of a probe that decide what its ops are: libraries have no reader of options. */
+static Options options_of(const Probe *p)
+{
+	bool cuda = strstr(p->options, "--target=cuda"), tf32 = strstr(p->options, "--matmul-precision=tf32");
+	return (Options){.graph = {.loss = "output:loss", .optimizer = "sgd"},
+		.precision = {.param_dtype = strstr(p->options, "--param-dtype=bf16") ? DT_BF16 : DT_F32,
+			.matmul_precision = tf32 ? MATMUL_TF32 : MATMUL_HIGHEST},
+		.target = {.target = cuda ? TARGET_CUDA : TARGET_CPU}};
+}
+
+static void add_program(Measured *all, const Probe *p, const RunAs *run, int n, Arena *a)
+{
+	Diag d = {.out = stderr, .quiet = true};
+	Options o = options_of(p);
+	Variants v = {{NULL}};
+	PipelineView silent = {.out = stdout};
+	Steps s[RUNS_MAX];
+	if (!ir_parse_program(p->name, p->text, &v, &d)
+			|| !pipeline_run(v.of[VARIANT_ONLY], &o, &silent, NULL, &d))
+		UNIT_END("a probe does not compile");
+	const Module *m = v.of[VARIANT_ONLY];
+	for (int i = 0; i < n; i++) {
+		s[i] = recorded(m, &run[i], a);
+		measured_add(all, m, &o, (MeasuredRun){&run[i], &s[i]}, a);
+		if (run[i].yields & YIELDS_CONTENTION)
+			measured_beside(all, m, &o, (MeasuredRun){&run[i], &s[i]},
+				(MeasuredRun){&run[run[i].alone], &s[run[i].alone]}, a);
+	}
+	ir_module_free(v.of[VARIANT_ONLY]);
+}
+
+/* The machine file of a host that takes these times. */
+static Machine *calibrated(const Host *h, bool mpi, Arena *a)
+{
+	Probe probe[PROBES_MAX];
+	RunAs run[RUNS_MAX];
+	Diag d = {.out = stderr};
+	Measured all = {.host = h, .by_op = map_new(a)};
+	int n = runs_choose(run, h, mpi), programs = probes_write(probe, h->cuda, h->cuda ? 6 : 0, a);
+	for (int i = 0; i < programs; i++)
+		add_program(&all, &probe[i], run, n, a);
+	if (!measured_write(&all, NULL, path, true, &d))
+		UNIT_END("the file is not written");
+	Machine *m = machine_read(path, a, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+	CU_ASSERT_EQUAL(m->cuda, h->cuda);
+	CU_ASSERT_EQUAL(m->of[MACHINE_RANKS], h->ranks);
+	CU_ASSERT(equal(m->of[MACHINE_BANDWIDTH], STREAM_GB * 1e9));
+	return m;
+}
+
+static int count_rows(const Machine *m, Communicator comm, int ranks)
+{
+	int n = 0;
+	for (int i = 0; i < m->n_collectives; i++)
+		n += m->collective[i].comm == comm && m->collective[i].ranks == ranks;
+	return n;
+}
+
+static void cores(void)
+{
+	Arena *a = arena_new();
+	Machine *m = calibrated(&(Host){.ranks = 4, .memory = 1e9, .name = "four"}, true, a);
+	CU_ASSERT(equal(m->of[MACHINE_CONTENTION], slower));
+	CU_ASSERT_PTR_NOT_NULL(strstr(m->source[MACHINE_CONTENTION], "measured by shardc calibrate: "));
+	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 4), 2);
+	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 8), 2);
+	CU_ASSERT_EQUAL(count_rows(m, COMM_MPI, 4), 2);
+	CU_ASSERT(equal(m->of[MACHINE_LINK_LATENCY], 1e-5)); /* of shm, not of mpi */
+	m = calibrated(&(Host){.ranks = 2, .memory = 1e9, .name = "two"}, false, a);
+	CU_ASSERT_EQUAL(m->of[MACHINE_CONTENTION], 1);
+	CU_ASSERT_PTR_NOT_NULL(strstr(m->source[MACHINE_CONTENTION], "taken to be 1: two ranks leave no core of 2"));
+	CU_ASSERT_EQUAL(count_rows(m, COMM_MPI, 2), 0);
+	arena_free(a);
+}
+
+static void gpus(void)
+{
+	Arena *a = arena_new();
+	Host h = {.cuda = true, .ranks = 2, .memory = 8e9, .processors = 100, .name = "two GPUs"};
+	Machine *m = calibrated(&h, false, a);
+	int rounded = 0;
+	for (int i = 0; i < m->n_kernels; i++) {
+		rounded += m->kernel[i].tf32;
+		CU_ASSERT(m->kernel[i].layout.ranks == 1 && m->kernel[i].layout.threads == 1);
+		CU_ASSERT(!m->kernel[i].tf32 || (m->kernel[i].flops > 0 && strstr(m->kernel[i].op, " f32[")));
+	}
+	CU_ASSERT(rounded > 0);
+	CU_ASSERT_EQUAL(m->of[MACHINE_PROCESSORS], 100);
+	CU_ASSERT(equal(m->of[MACHINE_CONTENTION], slower));
+	CU_ASSERT_EQUAL(count_rows(m, COMM_NCCL, 2), 2);
+	h.ranks = 1;
+	m = calibrated(&h, false, a);
+	CU_ASSERT_PTR_NULL(m->source[MACHINE_LINK]);
+	CU_ASSERT_EQUAL(m->of[MACHINE_CONTENTION], 1);
+	CU_ASSERT_EQUAL(m->n_collectives, 0);
+	arena_free(a);
+}
+
+static int make_file(void)
+{
+	int fd = mkstemps(path, 5);
+	return fd < 0 || close(fd);
+}
+
+static int remove_file(void)
+{
+	return unlink(path);
+}
+
+void suite_calibrate(void)
+{
+	CU_pSuite s = CU_add_suite("calibrate", make_file, remove_file);
+	CU_add_test(s, "what traces say", traces);
+	CU_add_test(s, "a machine of cores", cores);
+	CU_add_test(s, "a machine of GPUs", gpus);
+}
