@@ -2,9 +2,11 @@
 #include "predict/machine.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/near.h"
@@ -333,6 +335,11 @@ static bool inherit(Reader *r, json_t *root, const char *path, int depth)
 	}
 	const char *slash = strrchr(path, '/');
 	const char *other = arena_printf(r->a, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+	if (access(other, R_OK)) {
+		diag_error(r->d, at, "\"%s\" is not in the folder of this file: %s; put it there, or write its numbers here", name,
+			strerror(errno));
+		return false;
+	}
 	json_t *base = json_read(other, r->a, r->d);
 	bool ok = json_is_object(base) && inherit(r, base, other, depth + 1);
 	if (base && !json_is_object(base))
