@@ -9,14 +9,13 @@ enum { UNITS_SAID = 8 }; /* beside the blocks: more make a policy that nobody re
 
 /* ---- units that stay gathered ---- */
 
-/* The units that backward gathers again, those of the end of the model first. */
-static const char **gathered_again(const Asking *s, int *n)
+const char **gathered_again(const Module *m, int *n, Arena *a)
 {
-	const char **name = NEW_N(s->a, const char *, s->m->n_units);
+	const char **name = NEW_N(a, const char *, m->n_units);
 	*n = 0;
-	IR_FOR_OPS(s->m, SEC_BACKWARD, op)
-		if (op->kind == OP_ALL_GATHER && *n < s->m->n_units)
-			name[(*n)++] = op->unit->name;
+	IR_FOR_OPS(m, SEC_BACKWARD, op)
+		if (op->kind == OP_ALL_GATHER && *n < m->n_units)
+			name[(*n)++] = arena_strdup(a, op->unit->name);
 	return name;
 }
 
@@ -36,7 +35,7 @@ static void add_kept(Asking *s)
 	static const char option[] = "--unit-strategy=REGEX=shard_grad_op";
 	Options o, best = *s->o;
 	int n = 0, low = 0;
-	const char **name = gathered_again(s, &n), *why = NULL;
+	const char **name = gathered_again(s->m, &n, s->a), *why = NULL;
 	if (s->o->sharding.unit_strategy.n)
 		why = "--unit-strategy says it of units already";
 	else if (!n)

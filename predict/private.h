@@ -23,5 +23,7 @@ typedef struct Played {
 bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d);
 /* Plans again and plays that.  False: the plan is refused, or its time is not predicted; nothing is said. */
 bool predict_played(const Restart *start, const Options *o, Sync sync, const Machine *m, int64_t limit, Played *out);
+/* partly.c: the units that backward gathers again, those of the end of the model first: *n of them. */
+const char **gathered_again(const Module *m, int *n, Arena *a);
 
 #endif

@@ -317,48 +317,14 @@ static double least_bound(const Search *s)
 
 /* ---- units that stay gathered ---- */
 
-static void put_escaped(Buf *b, const char *text, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		buf_printf(b, "%s%c", strchr("\\^$.[]|()*+?{}", text[i]) ? "\\" : "", text[i]);
-}
-
-/* The expression of exactly these names, which have as much in common as can be said once. */
-static const char *expression_of(const char *const *name, int n, Arena *a)
-{
-	Buf b = {0};
-	size_t same = strlen(name[0]);
-	for (int i = 1; i < n; i++)
-		while (strncmp(name[i], name[0], same))
-			same--;
-	while (same && name[0][same - 1] != '.')
-		same--;
-	buf_printf(&b, "^");
-	put_escaped(&b, name[0], same);
-	for (int i = 0; i < n; i++) {
-		buf_printf(&b, i ? "|" : "(");
-		put_escaped(&b, name[i] + same, strlen(name[i]) - same);
-	}
-	buf_printf(&b, ")$");
-	const char *text = arena_strndup(a, b.at, b.n);
-	buf_free(&b);
-	return text;
-}
-
-/* The units that backward gathers again, the first of them first: *n of them. */
-static const char **gathered_again(const Search *s, const Trial *x, int *n)
+/* The units of a trial that backward gathers again: *n of them. */
+static const char **kept_less(const Search *s, const Trial *x, int *n)
 {
 	Variants v;
 	Options o = options_of(s, x);
-	const char **name = NULL;
 	*n = 0;
-	if (change_plan(&batch_of(s, x)->start, &o, sync_of(s, &o), &v)) {
-		const Module *m = v.of[VARIANT_ONLY];
-		name = NEW_N(s->a, const char *, m->n_units);
-		IR_FOR_OPS(m, SEC_BACKWARD, op)
-			if (op->kind == OP_ALL_GATHER && *n < m->n_units)
-				name[(*n)++] = arena_strdup(s->a, op->unit->name);
-	}
+	const char **name = change_plan(&batch_of(s, x)->start, &o, sync_of(s, &o), &v)
+		? gathered_again(v.of[VARIANT_ONLY], n, s->a) : NULL;
 	pipeline_free(&v);
 	return name;
 }
@@ -370,11 +336,11 @@ static void keep_units(Search *s)
 	const Trial *from = s->best;
 	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over
 		&& from->of.seconds > least_bound(s) * (1 + ENOUGH);
-	const char **name = open ? gathered_again(s, from, &n) : NULL;
+	const char **name = open ? kept_less(s, from, &n) : NULL;
 	for (int high = n; low < high;) {
 		int middle = (low + high + 1) / 2;
 		Trial choice = *from;
-		choice.keep = expression_of(name, middle, s->a);
+		choice.keep = pattern_of_names(name, middle, s->a);
 		const Trial *x = try(s, &choice);
 		if (!x || x->refused || x->over) {
 			high = middle - 1;
