@@ -336,8 +336,8 @@ static bool inherit(Reader *r, json_t *root, const char *path, int depth)
 	const char *slash = strrchr(path, '/');
 	const char *other = arena_printf(r->a, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
 	if (access(other, R_OK)) {
-		diag_error(r->d, at, "\"%s\" is not in the folder of this file: %s; put it there, or write its numbers here", name,
-			strerror(errno));
+		diag_error(r->d, at, "\"%s\" is not in the folder of this file: %s; put it there, or write its numbers here",
+			name, strerror(errno));
 		return false;
 	}
 	json_t *base = json_read(other, r->a, r->d);
