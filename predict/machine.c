@@ -344,6 +344,12 @@ static bool inherit(Reader *r, json_t *root, const char *path, int depth)
 	bool ok = json_is_object(base) && inherit(r, base, other, depth + 1);
 	if (base && !json_is_object(base))
 		diag_error(r->d, other, "expected a JSON object");
+	const json_t *here = json_object_get(root, "device"), *there = json_object_get(base, "device");
+	if (ok && json_is_string(here) && json_is_string(there) && !json_equal(here, there)) {
+		diag_error(r->d, at, "\"%s\" is of device \"%s\", and this file of \"%s\": its numbers do not hold here", name,
+			json_string_value(there), json_string_value(here));
+		ok = false;
+	}
 	const char *key;
 	json_t *v;
 	json_object_foreach(base, key, v) {
