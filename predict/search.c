@@ -688,8 +688,8 @@ void search_text(FILE *f, const Search *s)
 		if (one_other(s, s->trial[i], &knob))
 			text_trial(f, s, s->trial[i], knob);
 	if (s->given.what.ask)
-		fprintf(f, "  what --ask answers is of this plan: an answer's options go with those that auto chose, in place of "
-			"those of the same name\n");
+		fprintf(f, "  what --ask answers is of this plan: an answer's options go with those that auto chose, in place "
+			"of those of the same name\n");
 }
 
 static void json_options(FILE *f, const Search *s, const Trial *x)
