@@ -165,8 +165,7 @@ static bool write_report(const Report *r, const Sizes *s, const Options *o, cons
 {
 	const Variants *v = &s->of[s->n - 1];
 	const CodegenPlan plan = describe_plan(v->of[VARIANT_ONLY], s, o, a);
-	const ReportOf of = {.program = s, .v = v, .plan = &plan, .machine = machine,
-		.answers = answers};
+	const ReportOf of = {.program = s, .v = v, .plan = &plan, .machine = machine, .answers = answers};
 	return !o->what.report || report_write(r, &of, o, d);
 }
 

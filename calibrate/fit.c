@@ -15,7 +15,7 @@ typedef struct Fit {
 	Number of[MACHINE_NUMBERS];
 } Fit;
 
-/* Bytes that caches do not hold; of loops, that caches of CPUs do hold. */
+/* Bytes: what is LARGE is in no cache; loops that are SMALL are in caches of CPUs. */
 enum { LARGE_CPU = 32 << 20, LARGE_GPU = 256 << 20, SMALL = 8 << 20 };
 
 /* How good a row is by one measure; 0: it says nothing of it. */

@@ -83,6 +83,7 @@ typedef struct Steps {
  * some of the steps.  shared: ranks take turns on a core, so that an op has it alone or waits for a turn;
  * then it is the mean over the faster half of the steps.  False after messages. */
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
+Steps steps_copy(const Steps *s, Arena *a);
 
 /* ---- measured.c ---- */
 

@@ -11,6 +11,7 @@
 #include "calibrate/private.h"
 
 enum { FIRST_STEP = 3 }; /* of those that are traced; the steps before warm caches up */
+enum { MPI_SECONDS = 300 }; /* that mpirun may take: a probe takes a few; what it waits for may never come */
 
 /* ---- signals ---- */
 
@@ -71,15 +72,19 @@ static void set_mpi(const char *dir)
 	setenv("TMPDIR", dir, true);
 }
 
-/* log: takes what the program says. */
+/* log: takes what the program says.  Returns its exit status; -1: it has none, or there is no process; of mpirun, which
+ * an alarm ends, OUT_OF_TIME. */
+enum { OUT_OF_TIME = -2 };
 static int spawn(char *const *argv, const char *log, const char *mpi_dir)
 {
 	int status = 0;
 	pid_t child = fork();
 	if (child == 0) {
 		int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-		if (mpi_dir)
+		if (mpi_dir) {
 			set_mpi(mpi_dir);
+			alarm(MPI_SECONDS);
+		}
 		if (fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0 && dup2(fd, STDERR_FILENO) >= 0)
 			execvp(argv[0], argv);
 		_exit(127);
@@ -90,7 +95,8 @@ static int spawn(char *const *argv, const char *log, const char *mpi_dir)
 		if (stopped)
 			kill(child, SIGTERM);
 	}
-	return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	bool late = child > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+	return late ? OUT_OF_TIME : child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 bool run_has_mpirun(Arena *a)
@@ -155,7 +161,8 @@ const char *run_program(const char *program, const char *dir, const Module *m, c
 	if (!samples_write(m, dir, as->layout.ranks, &argv, a, d))
 		return "";
 	vec_push(a, &argv, NULL);
-	if (!stopped && !spawn(argv.at, log, as->comm == COMM_MPI ? dir : NULL) && !stopped)
-		return NULL;
-	return complaint(log, a);
+	int status = stopped ? -1 : spawn(argv.at, log, as->comm == COMM_MPI ? dir : NULL);
+	if (status == OUT_OF_TIME)
+		return arena_printf(a, "it had not ended after %d s", MPI_SECONDS);
+	return status || stopped ? complaint(log, a) : NULL;
 }

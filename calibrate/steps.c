@@ -236,6 +236,16 @@ static const char *path_of(const char *path, int rank, Arena *a)
 	return rank ? arena_printf(a, "%.*s.rank%d%s", (int)(end - path), path, rank, end) : path;
 }
 
+Steps steps_copy(const Steps *s, Arena *a)
+{
+	Steps copy = {.noise = s->noise, .seconds = s->seconds};
+	for (int i = 0; i < s->ops.n; i++)
+		vec_push(a, &copy.ops, s->ops.at[i]);
+	for (int i = 0; i < s->transfers.n; i++)
+		vec_push(a, &copy.transfers, s->transfers.at[i]);
+	return copy;
+}
+
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d)
 {
 	Slices ops = {0}, others = {0}, transfers = {0};

@@ -359,8 +359,7 @@ static bool inherit(Reader *r, json_t *root, const char *path, int depth)
 		if (!own)
 			json_object_set(root, key, v);
 		if (own || !map_get(r->from, key)) /* else `other` has taken it itself */
-			map_put(r->from, arena_strdup(r->a, key),
-				own ? NULL : (void *)other);
+			map_put(r->from, arena_strdup(r->a, key), own ? NULL : (void *)other);
 	}
 	json_decref(base);
 	return ok;

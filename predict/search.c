@@ -318,7 +318,7 @@ static double least_bound(const Search *s)
 /* ---- units that stay gathered ---- */
 
 /* The units of a trial that backward gathers again: *n of them. */
-static const char **kept_less(const Search *s, const Trial *x, int *n)
+static const char **gathered_in_backward(const Search *s, const Trial *x, int *n)
 {
 	Variants v;
 	Options o = options_of(s, x);
@@ -336,7 +336,7 @@ static void keep_units(Search *s)
 	const Trial *from = s->best;
 	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over
 		&& from->of.seconds > least_bound(s) * (1 + ENOUGH);
-	const char **name = open ? kept_less(s, from, &n) : NULL;
+	const char **name = open ? gathered_in_backward(s, from, &n) : NULL;
 	for (int high = n; low < high;) {
 		int middle = (low + high + 1) / 2;
 		Trial choice = *from;
@@ -679,8 +679,7 @@ void search_text(FILE *f, const Search *s)
 	if (*search_flags(s))
 		fprintf(f, "\n  the binary then wants %s", search_flags(s));
 	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
-		"at most %.2f%%\n",
-		s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
+		"at most %.2f%%\n", s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
 	if (s->best->over)
 		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
 	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");

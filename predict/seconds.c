@@ -143,8 +143,8 @@ CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayo
 
 /* ---- collectives ---- */
 
-/* Between the two measured sizes around it, in proportion; below the least and above the largest, as those.  0: there
- * is no row of its kind, ranks and communicator. */
+/* Between the two measured sizes around it, in proportion; below the least as that, above the largest by its bytes a
+ * second.  0: there is no row of its kind, ranks and communicator. */
 static double interpolated(const Machine *m, const CostMessage *c, Communicator comm)
 {
 	const MachineCollective *below = NULL, *above = NULL;

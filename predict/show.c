@@ -155,9 +155,8 @@ static void json_transfer(FILE *f, Variant of, const Transfer *x, Arena *a)
 	const char *unit = x->op->unit ? arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, x->op->unit->name)) : "null";
 	fprintf(f, "\n      {\"micro_batch\": \"%s\", \"number\": %d, \"op\": \"%s\", \"unit\": %s, \"bytes\": %" PRId64
 		", \"issued_ms\": %.6g, \"begin_ms\": %.6g, \"end_ms\": %.6g, \"exposed_ms\": %.6g, \"reason\": \"%s\"}",
-		variant_text[of], x->seq,
-		collective_info[x->row->kind].text, unit, x->bytes, x->issued * 1e3, x->begin * 1e3, x->end * 1e3,
-		x->exposed * 1e3, str_escape(a, ESCAPE_JSON, exposed_text(x, a)));
+		variant_text[of], x->seq, collective_info[x->row->kind].text, unit, x->bytes, x->issued * 1e3, x->begin * 1e3,
+		x->end * 1e3, x->exposed * 1e3, str_escape(a, ESCAPE_JSON, exposed_text(x, a)));
 }
 
 static void json_micro(FILE *f, const Prediction *p)

@@ -56,18 +56,14 @@ def make_all(rows, folder):
 def predicted(f, args):
     """(tokens a second and GPU, the plan's object)."""
     remat = f.remat if f.remat in ("none", "block") else HERE / f.remat
+    samples = f.accum * f.model.batch
     command = [args.shardc, "plan", file_of(f.model, args.folder), *OPTIONS, *f.options, f"--world={f.world}",
-               f"--remat={remat}", f"--machine={args.machines / f.machine}.json"]
+               f"--global-batch={samples * f.world}", f"--remat={remat}", f"--machine={args.machines / f.machine}.json"]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"{' '.join(map(str, run.args))}\n{run.stderr}")
     plan = json.loads(run.stdout[run.stdout.index("{"):])
-    p = plan["prediction"]
-    ms = p["step_ms"]
-    if f.accum > 1:
-        parts = p["micro_batches_ms"]
-        ms = parts["first"] + (f.accum - 2) * parts["middle"] + parts["last"]
-    return f.accum * f.model.batch * f.model.sample[0] / ms * 1e3, plan
+    return samples * f.model.sample[0] / plan["prediction"]["step_ms"] * 1e3, plan
 
 
 def row(f, tokens, plan):
