@@ -101,12 +101,15 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
 		MeasuredRun run = {as, &best[i]}, alone = {&c->run[as->alone], &best[as->alone]};
+		MeasuredRun base = {&c->run[as->base], &best[as->base]};
 		if (!has[i])
 			continue;
 		c->all.noise = MAX(c->all.noise, best[i].noise);
 		measured_add(&c->all, m, o, run, c->a);
 		if (as->yields & YIELDS_CONTENTION)
 			measured_beside(&c->all, m, o, run, alone, c->a);
+		if (as->yields & YIELDS_SKEW)
+			measured_skew(&c->all, run, base, c->a);
 	}
 	return true;
 }

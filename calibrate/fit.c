@@ -225,7 +225,13 @@ static void put_rows(const Fit *f, FILE *out)
 		fprintf(out, "%s\n    {\"kind\": \"%s\", %s\"ranks\": %d, \"bytes\": %.10g, \"seconds\": %.4g}", i ? "," : "",
 			collective_info[c->kind].text, comm, c->ranks, c->bytes, c->seconds);
 	}
-	fprintf(out, "\n  ]\n}\n");
+	fprintf(out, "\n  ]");
+	for (int i = 0; i < all->skew.n; i++) {
+		const MachineSkew *s = &all->skew.at[i].row;
+		fprintf(out, "%s\n    {\"layout\": \"%dx%d\", \"runs\": %d, \"times\": %.6g}", i ? "," : ",\n  \"skew\": [",
+			s->layout.ranks, s->layout.threads, s->runs, s->times);
+	}
+	fprintf(out, "%s\n}\n", all->skew.n ? "\n  ]" : "");
 }
 
 static void put_file(FILE *out, const void *context)

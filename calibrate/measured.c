@@ -129,19 +129,77 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 	}
 }
 
+/* ---- ranks that wait for each other ---- */
+
+static MeasuredSkew *skew_of(Measured *all, MachineLayout l, Arena *a)
+{
+	int i = 0;
+	while (i < all->skew.n && (all->skew.at[i].row.layout.ranks != l.ranks || all->skew.at[i].row.layout.threads != l.threads))
+		i++;
+	if (i == all->skew.n)
+		vec_push(a, &all->skew, ((MeasuredSkew){.row.layout = l}));
+	return &all->skew.at[i];
+}
+
+void measured_skew(Measured *all, MeasuredRun r, MeasuredRun base, Arena *a)
+{
+	double left = r.steps->whole, turns = (double)r.as->layout.ranks / base.as->layout.ranks;
+	for (int i = 0; i < r.steps->transfers.n; i++)
+		left -= r.steps->transfers.at[i].seconds;
+	MeasuredSkew *s = skew_of(all, r.as->layout, a);
+	s->left += left;
+	s->computing += turns * base.steps->seconds;
+	s->row.runs = 1;
+	s->row.times = s->computing > 0 ? MAX(s->left / s->computing, 1) : 1;
+}
+
+static void join_skew(Measured *all, const MachineSkew *old, Arena *a)
+{
+	MachineSkew *now = &skew_of(all, old->layout, a)->row;
+	int runs = now->runs + old->runs;
+	now->times = (now->times * now->runs + old->times * old->runs) / runs;
+	now->runs = runs;
+}
+
 /* ---- an older file ---- */
+
+/* Ops of one layout that both files know: what they take in a step of the program that was measured now, then and now. */
+typedef struct Sum { MachineLayout layout; double then, now; } Sum;
+typedef VEC(Sum) Sums;
+
+static Sum *sum_of(Sums *sums, MachineLayout l, Arena *a)
+{
+	int i = 0;
+	while (i < sums->n && (sums->at[i].layout.ranks != l.ranks || sums->at[i].layout.threads != l.threads))
+		i++;
+	if (i == sums->n)
+		vec_push(a, sums, ((Sum){.layout = l}));
+	return &sums->at[i];
+}
 
 void measured_join(Measured *all, const Machine *old, Arena *a)
 {
+	Sums sums = {0};
+	const Row **row = NEW_N(a, const Row *, old->n_kernels + 1);
 	for (int i = 0; i < old->n_kernels; i++) {
 		const MachineKernel *k = &old->kernel[i];
-		const Row *now = map_get(all->by_op, machine_key(k->layout, k->tf32, k->op, a));
-		double *seconds = now ? &all->kernels.at[now->at].row.seconds : NULL;
-		if (now)
-			*seconds = MIN(*seconds, k->seconds);
-		else
-			vec_push(a, &all->kernels, ((MeasuredKernel){.row = *k}));
+		row[i] = map_get(all->by_op, machine_key(k->layout, k->tf32, k->op, a));
+		if (!row[i])
+			continue;
+		Sum *sum = sum_of(&sums, k->layout, a);
+		sum->then += row[i]->n * k->seconds;
+		sum->now += row[i]->n * all->kernels.at[row[i]->at].row.seconds;
 	}
+	for (int i = 0; i < old->n_kernels; i++) {
+		const MachineKernel *k = &old->kernel[i];
+		const Sum *sum = row[i] ? sum_of(&sums, k->layout, a) : NULL;
+		if (!sum)
+			vec_push(a, &all->kernels, ((MeasuredKernel){.row = *k}));
+		else if (sum->then < sum->now)
+			all->kernels.at[row[i]->at].row.seconds = k->seconds;
+	}
+	for (int i = 0; i < old->n_skew; i++)
+		join_skew(all, &old->skew[i], a);
 	for (int i = 0; i < old->n_collectives; i++)
 		add_collective(all, old->collective[i], a);
 }

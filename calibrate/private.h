@@ -20,8 +20,11 @@ bool host_find(bool cuda, Host *out, Arena *a, Diag *d);
 
 /* ---- runs.c ---- */
 
-/* What follows from a run: rows of kernels, rows of collectives, how much slower kernels are beside collectives. */
-typedef enum RunYield { YIELDS_KERNELS = 1, YIELDS_COLLECTIVES = 2, YIELDS_CONTENTION = 4 } RunYield;
+/* What follows from a run: rows of kernels, rows of collectives, how much slower kernels are beside collectives, how
+ * long ranks wait for each other. */
+typedef enum RunYield {
+	YIELDS_KERNELS = 1, YIELDS_COLLECTIVES = 2, YIELDS_CONTENTION = 4, YIELDS_SKEW = 8,
+} RunYield;
 /* Runs that not every program has; a program names those that it has. */
 typedef enum RunGroup { RUNS_ALWAYS = 0, RUNS_MPI = 1, RUNS_BESIDE = 2 } RunGroup;
 
@@ -33,6 +36,7 @@ typedef struct RunAs {
 	Communicator comm;
 	bool threads;        /* CPUs: collectives have threads beside computing */
 	int alone;           /* YIELDS_CONTENTION: the run, before this one, in which nothing runs beside the same ops */
+	int base;            /* YIELDS_SKEW: this run, or that before it of as many ranks as run at a time */
 } RunAs;
 enum { RUNS_MAX = 8 };
 /* The runs of programs on this host, in an order that puts a run behind the one that it refers to; returns how many
@@ -77,21 +81,26 @@ typedef struct Steps {
 	VEC(StepTransfer) transfers;
 	double noise;        /* by how much of the fastest step the median step was slower */
 	double seconds;      /* of all ops together */
+	double whole;        /* of a step, from its begin to its end */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
  * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
  * some of the steps.  shared: ranks take turns on a core, so that an op has it alone or waits for a turn;
- * then it is the mean over the faster half of the steps.  False after messages. */
+ * then it is the mean over the faster half of the steps.  Ops and whole steps are the first rank's.  False after
+ * messages. */
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
 Steps steps_copy(const Steps *s, Arena *a);
 
 /* ---- measured.c ---- */
 
 typedef struct MeasuredKernel { MachineKernel row; Work work; } MeasuredKernel;
+/* Seconds of whole steps without their collectives, and of their ops alone. */
+typedef struct MeasuredSkew { MachineSkew row; double left, computing; } MeasuredSkew;
 typedef struct Measured {
 	const Host *host;
 	VEC(MeasuredKernel) kernels;
 	VEC(MachineCollective) collectives;
+	VEC(MeasuredSkew) skew;
 	Map *by_op;          /* machine_key -> seen */
 	double noise;        /* the most of all runs */
 	int n_beside;        /* ops that ran beside a collective for most of their time */
@@ -104,8 +113,11 @@ typedef struct MeasuredRun { const RunAs *as; const Steps *steps; } MeasuredRun;
 void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a);
 /* Adds by how much longer ops took beside collectives in one run than alone in the other. */
 void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
-/* Adds the rows of an older file.  Of what was measured now as well, the faster row stays: a machine is what it does
- * when nothing else runs. */
+/* Adds how many times as long computing takes since ranks wait for each other: what is left of a step in which
+ * collectives run inside of waits.  base: the run of as many of these ranks as run at a time. */
+void measured_skew(Measured *all, MeasuredRun r, MeasuredRun base, Arena *a);
+/* Adds the rows of an older file.  Of ops that were measured now as well, the rows of the faster run stay, all of them:
+ * a machine is what it does when nothing else runs, but each op at its best would be faster than any step. */
 void measured_join(Measured *all, const Machine *old, Arena *a);
 /* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
  * multiplies it.  False after a message. */

@@ -16,13 +16,16 @@ static void put(RunAs *out, int *n, int yields, int ranks, int threads, Communic
 /* As binaries share the cores: one rank with one, one with all, a rank for each, and two for each. */
 static void share_cores(RunAs *out, int *n, int cores)
 {
-	int all = YIELDS_KERNELS | YIELDS_COLLECTIVES;
+	int all = YIELDS_KERNELS | YIELDS_COLLECTIVES | YIELDS_SKEW, base = *n;
 	put(out, n, YIELDS_KERNELS, 1, 1, COMM_SHM);
 	if (cores > 1) {
 		put(out, n, YIELDS_KERNELS, 1, cores, COMM_SHM);
+		base = *n;
 		put(out, n, all, cores, 1, COMM_SHM);
+		out[base].base = base;
 	}
 	put(out, n, all, 2 * cores, 1, COMM_SHM);
+	out[*n - 1].base = base;
 }
 
 /* Ranks of one thread on every second core: what is left is for the threads of their collectives.  Ops are alone where

@@ -6,9 +6,14 @@
 #include "base/json.h"
 #include "calibrate/private.h"
 
-/* One slice: an op that computes (seq 0), or a collective on its stream. */
+/* One slice: an op that computes, a collective on its stream, or what computing waits for or issues. */
+typedef enum SliceKind { SLICE_NONE, SLICE_OP, SLICE_TRANSFER, SLICE_REST } SliceKind;
 typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, bytes; } Slice;
 typedef VEC(Slice) Slices;
+
+/* A step of the first rank: its ops together, and from when it begins to when it ends. */
+typedef struct StepTime { int step; double seconds, begin, end; } StepTime;
+typedef VEC(StepTime) StepTimes;
 
 static int whole(const json_t *args, const char *key, int unsaid)
 {
@@ -24,71 +29,66 @@ static RtCollectiveKind kind_of(const char *text)
 	return (RtCollectiveKind)k;
 }
 
-/* Whether the event is a slice of a training step: an op on the row of computing, or a collective on another. */
-static bool slice_of(const json_t *event, Slice *out)
+/* What the event is in a training step; ops lie on the row of computing, collectives on others. */
+static SliceKind slice_of(const json_t *event, Slice *out)
 {
 	const json_t *args = json_object_get(event, "args");
 	const char *phase = json_string_value(json_object_get(event, "ph")), *cat = json_string_value(
 		json_object_get(event, "cat")), *program = json_string_value(json_object_get(args, "program"));
 	if (!phase || !cat || !program || strcmp(phase, "X") || strcmp(program, "step"))
-		return false;
+		return SLICE_NONE;
 	bool computes = whole(event, "tid", -1) == 0;
 	*out = (Slice){.step = whole(args, "step", -1), .number = whole(args, "op", -1), .seq = whole(args, "seq", 0),
 		.kind = kind_of(cat), .begin = json_number_value(json_object_get(event, "ts")) * 1e-6,
 		.seconds = json_number_value(json_object_get(event, "dur")) * 1e-6,
 		.bytes = json_number_value(json_object_get(args, "bytes"))};
 	if (computes)
-		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue");
-	return out->kind < RT_COLLECTIVE_KINDS && out->seq > 0;
+		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue") ? SLICE_OP : SLICE_REST;
+	return out->kind < RT_COLLECTIVE_KINDS && out->seq > 0 ? SLICE_TRANSFER : SLICE_NONE;
 }
 
-static bool read_rank(const char *path, Slices *ops, Slices *transfers, Arena *a, Diag *d)
+static void add_time(StepTimes *t, const Slice *s, SliceKind kind, Arena *a)
+{
+	int k = 0;
+	while (k < t->n && t->at[k].step != s->step)
+		k++;
+	if (k == t->n)
+		vec_push(a, t, ((StepTime){.step = s->step, .begin = INFINITY}));
+	StepTime *x = &t->at[k];
+	x->seconds += kind == SLICE_OP ? s->seconds : 0;
+	x->begin = MIN(x->begin, s->begin);
+	x->end = MAX(x->end, s->begin + s->seconds);
+}
+
+/* ops and times: of the first rank; NULL for others. */
+static bool read_rank(const char *path, Slices *ops, StepTimes *times, Slices *transfers, Arena *a, Diag *d)
 {
 	json_t *root = json_read(path, a, d), *events = json_object_get(root, "traceEvents");
 	size_t i;
 	json_t *event;
 	Slice s;
-	json_array_foreach(events, i, event)
-		if (slice_of(event, &s)) {
-			if (s.seq)
-				vec_push(a, transfers, s);
-			else
-				vec_push(a, ops, s);
-		}
+	json_array_foreach(events, i, event) {
+		SliceKind kind = slice_of(event, &s);
+		if (kind == SLICE_TRANSFER)
+			vec_push(a, transfers, s);
+		if (kind == SLICE_OP && ops)
+			vec_push(a, ops, s);
+		if ((kind == SLICE_OP || kind == SLICE_REST) && times)
+			add_time(times, &s, kind, a);
+	}
 	if (root && !events)
 		diag_error(d, path, "is no trace");
 	json_decref(root);
 	return events;
 }
 
-/* ---- noise ---- */
-
-typedef struct StepTime { int step; double seconds; } StepTime;
-typedef VEC(StepTime) StepTimes;
+/* ---- quartiles ---- */
 
 static int by_time(const void *x, const void *y)
 {
 	double a = ((const StepTime *)x)->seconds, b = ((const StepTime *)y)->seconds;
 	return (a > b) - (a < b);
 }
-
-static StepTimes step_times(const Slices *ops, Arena *a)
-{
-	StepTimes t = {0};
-	for (int i = 0; i < ops->n; i++) {
-		int k = 0;
-		while (k < t.n && t.at[k].step != ops->at[i].step)
-			k++;
-		if (k == t.n)
-			vec_push(a, &t, ((StepTime){.step = ops->at[i].step}));
-		t.at[k].seconds += ops->at[i].seconds;
-	}
-	if (t.n)
-		qsort(t.at, (size_t)t.n, sizeof(*t.at), by_time);
-	return t;
-}
-
-/* ---- quartiles ---- */
 
 static int by_number(const void *x, const void *y)
 {
@@ -138,6 +138,19 @@ static double mean(const Slice *of, int n, const StepTimes *times)
 			count++;
 		}
 	return count ? sum / count : 0;
+}
+
+/* From the begin of a step to its end. */
+static double whole_step(const StepTimes *t, bool shared, Arena *a)
+{
+	double *of = NEW_N(a, double, t->n), sum = 0;
+	int half = (t->n + 1) / 2;
+	for (int i = 0; i < t->n; i++)
+		of[i] = t->at[i].end - t->at[i].begin;
+	double low = quartile(of, t->n);
+	for (int i = 0; i < half; i++)
+		sum += of[i];
+	return shared ? sum / half : low;
 }
 
 /* ---- collectives beside ops ---- */
@@ -238,7 +251,7 @@ static const char *path_of(const char *path, int rank, Arena *a)
 
 Steps steps_copy(const Steps *s, Arena *a)
 {
-	Steps copy = {.noise = s->noise, .seconds = s->seconds};
+	Steps copy = {.noise = s->noise, .seconds = s->seconds, .whole = s->whole};
 	for (int i = 0; i < s->ops.n; i++)
 		vec_push(a, &copy.ops, s->ops.at[i]);
 	for (int i = 0; i < s->transfers.n; i++)
@@ -248,16 +261,18 @@ Steps steps_copy(const Steps *s, Arena *a)
 
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d)
 {
-	Slices ops = {0}, others = {0}, transfers = {0};
+	Slices ops = {0}, transfers = {0};
+	StepTimes times = {0};
 	*out = (Steps){.noise = 0};
 	for (int r = 0; r < ranks; r++)
-		if (!read_rank(path_of(path, r, a), r ? &others : &ops, &transfers, a, d))
+		if (!read_rank(path_of(path, r, a), r ? NULL : &ops, r ? NULL : &times, &transfers, a, d))
 			return false;
-	StepTimes times = step_times(&ops, a);
-	if (!times.n) {
+	if (!ops.n) {
 		diag_error(d, path, "the trace has no op of a step");
 		return false;
 	}
+	qsort(times.at, (size_t)times.n, sizeof(*times.at), by_time);
+	out->whole = whole_step(&times, shared, a);
 	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
 	if (transfers.n)
 		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);

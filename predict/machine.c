@@ -168,6 +168,16 @@ static bool read_kernel(Reader *r, const char *at, json_t *row, MachineKernel *k
 	return read_plain(r, at, row, "special", 0, work_most, &k->special) && k->op && ok;
 }
 
+static bool read_whole(Reader *r, const char *at, const json_t *row, const char *key, double least, double most, int *out)
+{
+	double x = 0;
+	bool ok = read_plain(r, at, row, key, least, most, &x);
+	*out = ok ? (int)x : 0;
+	if (ok && x != floor(x))
+		diag_error(r->d, at_member(r, at, key), "%.6g is no whole number", x);
+	return ok && x == floor(x);
+}
+
 /* How the ranks of a row talked: one of several ranks, which the machine's device has. */
 static bool read_comm(Reader *r, const char *at, const json_t *v, Communicator *out)
 {
@@ -183,7 +193,6 @@ static bool read_comm(Reader *r, const char *at, const json_t *v, Communicator *
 static bool read_collective(Reader *r, const char *at, json_t *row, MachineCollective *c)
 {
 	static const char *const known[] = {"kind", "comm", "ranks", "bytes", "seconds"};
-	double ranks = 0;
 	bool ok = check_members(r, at, row, COUNT_OF(known), known);
 	if (!json_is_object(row))
 		return false;
@@ -196,12 +205,7 @@ static bool read_collective(Reader *r, const char *at, json_t *row, MachineColle
 		diag_error(r->d, at_member(r, at, "kind"), "expected the name of a collective, as \"all_gather\"");
 	ok = kind && k < RT_COLLECTIVE_KINDS && ok;
 	ok = read_comm(r, at, json_object_get(row, "comm"), &c->comm) && ok;
-	ok = read_plain(r, at, row, "ranks", 2, RANKS_MOST, &ranks) && ok;
-	c->ranks = ok ? (int)ranks : 0;
-	if (ok && ranks != floor(ranks)) {
-		diag_error(r->d, at_member(r, at, "ranks"), "%.6g is no whole number", ranks);
-		ok = false;
-	}
+	ok = read_whole(r, at, row, "ranks", 2, RANKS_MOST, &c->ranks) && ok;
 	ok = read_plain(r, at, row, "bytes", 0, work_most, &c->bytes) && ok;
 	return read_plain(r, at, row, "seconds", seconds_least, seconds_most, &c->seconds) && ok;
 }
@@ -247,6 +251,51 @@ static void read_collectives(Reader *r, json_t *list)
 	}
 }
 
+static bool read_skew(Reader *r, const char *at, json_t *row, MachineSkew *s)
+{
+	static const char *const known[] = {"layout", "runs", "times"};
+	bool ok = check_members(r, at, row, COUNT_OF(known), known);
+	if (!json_is_object(row))
+		return false;
+	ok = read_layout(r, at_member(r, at, "layout"), json_object_get(row, "layout"), &s->layout) && ok;
+	ok = read_whole(r, at, row, "runs", 1, 1e6, &s->runs) && ok;
+	return read_plain(r, at, row, "times", 1, 100, &s->times) && ok;
+}
+
+static void read_skews(Reader *r, json_t *list)
+{
+	const char *at = at_member(r, r->m->file, "skew");
+	size_t n = json_array_size(list);
+	if (!json_is_array(list))
+		diag_error(r->d, at, "expected an array of how long ranks wait for each other");
+	else if (r->m->cuda)
+		diag_error(r->d, at, "is of CPUs: ranks of GPUs are taken to be equally fast");
+	r->m->skew = NEW_N(r->a, MachineSkew, n);
+	for (size_t i = 0; i < n; i++) {
+		MachineSkew *s = &r->m->skew[r->m->n_skew];
+		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
+		if (!read_skew(r, here, json_array_get(list, i), s))
+			continue;
+		for (int k = 0; k < r->m->n_skew; k++)
+			if (r->m->skew[k].layout.ranks == s->layout.ranks && r->m->skew[k].layout.threads == s->layout.threads)
+				diag_error(r->d, here, "this layout is in an earlier row");
+		r->m->n_skew++;
+	}
+}
+
+double machine_skew(const Machine *m, MachineLayout l)
+{
+	const MachineSkew *found = NULL;
+	double cores = m->of[MACHINE_RANKS];
+	for (int i = 0; i < m->n_skew; i++) {
+		const MachineSkew *s = &m->skew[i];
+		bool like = (s->layout.ranks <= cores) == (l.ranks <= cores);
+		if (like && (!found || abs(s->layout.ranks - l.ranks) < abs(found->layout.ranks - l.ranks)))
+			found = s;
+	}
+	return l.ranks > 1 && found ? found->times : 1;
+}
+
 static void read_device(Reader *r, const json_t *v)
 {
 	const char *text = json_string_value(v);
@@ -257,9 +306,9 @@ static void read_device(Reader *r, const json_t *v)
 
 static void unknown_key(const Reader *r, const char *key)
 {
-	const char *names[MACHINE_NUMBERS + 5] = {"name", "device", "like", "kernels", "collectives"};
+	const char *names[MACHINE_NUMBERS + 6] = {"name", "device", "like", "kernels", "collectives", "skew"};
 	for (int i = 0; i < MACHINE_NUMBERS; i++)
-		names[5 + i] = info[i].key;
+		names[6 + i] = info[i].key;
 	const char *near = near_word(key, names, COUNT_OF(names));
 	diag_error(r->d, at_number(r, key), near ? "unknown member; did you mean \"%s\"?"
 		: "unknown member%s; docs/prediction.md lists all", near ? near : "");
@@ -279,6 +328,8 @@ static void read_members(Reader *r, json_t *root)
 			read_kernels(r, v);
 		else if (!strcmp(key, "collectives"))
 			read_collectives(r, v);
+		else if (!strcmp(key, "skew"))
+			read_skews(r, v);
 		else if (strcmp(key, "name") && strcmp(key, "device") && strcmp(key, "like"))
 			unknown_key(r, key);
 	}
@@ -353,7 +404,8 @@ static bool inherit(Reader *r, json_t *root, const char *path, int depth)
 	const char *key;
 	json_t *v;
 	json_object_foreach(base, key, v) {
-		if (!ok || !strcmp(key, "name") || !strcmp(key, "kernels") || !strcmp(key, "collectives"))
+		if (!ok || !strcmp(key, "name") || !strcmp(key, "kernels") || !strcmp(key, "collectives")
+				|| !strcmp(key, "skew"))
 			continue;
 		bool own = json_object_get(root, key);
 		if (!own)

@@ -32,6 +32,10 @@ typedef struct MachineCollective {
 	Communicator comm;
 } MachineCollective;
 
+/* How many times as long as their ops steps of programs take on CPUs, beside their collectives, since ranks with equal
+ * work wait for each other; the mean of so many runs of shardc calibrate.  Of more ranks than cores: and for turns. */
+typedef struct MachineSkew { MachineLayout layout; int runs; double times; } MachineSkew;
+
 typedef struct Machine {
 	const char *name, *file;
 	bool cuda;
@@ -39,12 +43,16 @@ typedef struct Machine {
 	const char *source[MACHINE_NUMBERS]; /* NULL: the file leaves the number out */
 	MachineKernel *kernel; int n_kernels;
 	MachineCollective *collective; int n_collectives;
+	MachineSkew *skew; int n_skew;
 	Map *by_op;                          /* machine_key -> a MachineKernel */
 } Machine;
 
 /* Reads a machine file.  NULL after messages, one for each problem of the file. */
 Machine *machine_read(const char *path, Arena *a, Diag *d);
 int64_t machine_world(const Machine *m); /* ranks of all its hosts */
+/* Of the row of the nearest number of ranks, which has a core for each rank, or not, as the layout has; 1: there is
+ * none, or one rank, or a GPU. */
+double machine_skew(const Machine *m, MachineLayout l);
 
 /* What a measured kernel is found by. */
 const char *machine_key(MachineLayout l, bool tf32, const char *op, Arena *a);

@@ -349,7 +349,7 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 		t->layout = (MachineLayout){1, 1};
 	int cores = o->machine->cuda ? 1 : MAX((int)o->machine->of[MACHINE_RANKS], 1);
 	t->running = (MachineLayout){MIN(t->layout.ranks, MAX(cores / t->layout.threads, 1)), t->layout.threads};
-	t->turns = (double)t->layout.ranks / t->running.ranks;
+	t->turns = (double)t->layout.ranks / t->running.ranks * machine_skew(o->machine, t->layout);
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)

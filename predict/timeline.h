@@ -56,7 +56,7 @@ typedef struct Timeline {
 	LayoutRank who;
 	MachineLayout layout;
 	MachineLayout running;  /* CPU: those of it that run at a time, since there are no more cores */
-	double turns;           /* how many times as long computing takes since ranks take turns on cores; 1: they do not */
+	double turns;           /* CPU: as many times as long as alone ops take, as ranks take turns and wait for others */
 	bool threads;           /* CPU: collectives run beside computing */
 	Slice *slice; int n_slices;
 	Transfer **transfer; int n_transfers;
@@ -84,7 +84,7 @@ typedef struct SimulateOptions {
 	Communicator comm;      /* how ranks talk; unsaid: as the machine's do by themselves */
 } SimulateOptions;
 /* Runs forward, backward and update of a module at PLAN, with the order and the events that it has.  Every rank is
- * taken to be as fast as the others. */
+ * taken to be as fast as the others, but for the machine's skew. */
 Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a);
 
 const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in use until reshard @h.3"; "" if hidden */

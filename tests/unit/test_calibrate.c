@@ -52,6 +52,8 @@ static void traces(void)
 		UNIT_END("the traces are not read");
 	CU_ASSERT_EQUAL_FATAL(s.ops.n, 3);
 	CU_ASSERT(equal(s.ops.at[1].seconds, 40e-6));
+	CU_ASSERT(equal(s.seconds, 100e-6));
+	CU_ASSERT(equal(s.whole, 105e-6));
 	CU_ASSERT(s.ops.at[0].beside < 1e-6);
 	CU_ASSERT(equal(s.ops.at[1].beside, 0.5));
 	CU_ASSERT(equal(s.ops.at[2].beside, 0.75));
@@ -64,9 +66,10 @@ static void traces(void)
 
 /* ---- machines ---- */
 
-/* What an op takes, and how many times as long beside a collective. */
+/* What an op takes, and how many times as long beside a collective; how many times as long as its ops a step takes
+ * where ranks wait for each other, with a core for each and without. */
 enum { OP_US = 10, STREAM_GB = 20 };
-static const double slower = 1.25;
+static const double slower = 1.25, waits = 1.0625, waits_for_turns = 1.5;
 
 static double seconds_of(const Op *op)
 {
@@ -75,8 +78,8 @@ static double seconds_of(const Op *op)
 }
 
 /* What a run of the program would record: every second op runs beside a collective, if that has a thread or a GPU's
- * stream. */
-static Steps recorded(const Module *m, const RunAs *as, Arena *a)
+ * stream.  turns: ranks for each core. */
+static Steps recorded(const Module *m, const RunAs *as, int turns, Arena *a)
 {
 	Steps s = {0};
 	bool beside = as->yields & YIELDS_CONTENTION;
@@ -86,10 +89,13 @@ static Steps recorded(const Module *m, const RunAs *as, Arena *a)
 			bool slow = beside && number % 2;
 			StepOp x = {number++, seconds_of(op) * (slow ? slower : 1), slow};
 			vec_push(a, &s.ops, x);
+			s.seconds += x.seconds;
 		}
+	s.whole = s.seconds * turns * (turns > 1 ? waits_for_turns : waits);
 	if (as->layout.ranks > 1) {
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e6, 1e-3}));
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e3, as->comm == COMM_MPI ? 1e-9 : 1e-5}));
+		s.whole += 1e-3 + 1e-5;
 	}
 	return s;
 }
@@ -116,11 +122,14 @@ static void add_program(Measured *all, const Probe *p, const RunAs *run, int n, 
 		UNIT_END("a probe does not compile");
 	const Module *m = v.of[VARIANT_ONLY];
 	for (int i = 0; i < n; i++) {
-		s[i] = recorded(m, &run[i], a);
+		MeasuredRun base = {&run[run[i].base], &s[run[i].base]};
+		s[i] = recorded(m, &run[i], run[i].yields & YIELDS_SKEW ? run[i].layout.ranks / base.as->layout.ranks : 1, a);
 		measured_add(all, m, &o, (MeasuredRun){&run[i], &s[i]}, a);
 		if (run[i].yields & YIELDS_CONTENTION)
 			measured_beside(all, m, &o, (MeasuredRun){&run[i], &s[i]},
 				(MeasuredRun){&run[run[i].alone], &s[run[i].alone]}, a);
+		if (run[i].yields & YIELDS_SKEW)
+			measured_skew(all, (MeasuredRun){&run[i], &s[i]}, base, a);
 	}
 	ir_module_free(v.of[VARIANT_ONLY]);
 }
@@ -161,6 +170,10 @@ static void cores(void)
 	CU_ASSERT_PTR_NOT_NULL(strstr(m->source[MACHINE_CONTENTION], "measured by shardc calibrate: "));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 4), 2);
 	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 8), 2);
+	CU_ASSERT_EQUAL(machine_skew(m, (MachineLayout){1, 4}), 1);
+	CU_ASSERT(equal(machine_skew(m, (MachineLayout){4, 1}), waits));
+	CU_ASSERT(equal(machine_skew(m, (MachineLayout){2, 2}), waits));
+	CU_ASSERT(equal(machine_skew(m, (MachineLayout){6, 1}), waits_for_turns));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_MPI, 4), 2);
 	CU_ASSERT(equal(m->of[MACHINE_LINK_LATENCY], 1e-5)); /* of shm, not of mpi */
 	m = calibrated(&(Host){.ranks = 2, .memory = 1e9, .name = "two"}, false, a);
@@ -185,11 +198,62 @@ static void gpus(void)
 	CU_ASSERT_EQUAL(m->of[MACHINE_PROCESSORS], 100);
 	CU_ASSERT(equal(m->of[MACHINE_CONTENTION], slower));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_NCCL, 2), 2);
+	CU_ASSERT_EQUAL(m->n_skew, 0);
+	CU_ASSERT_EQUAL(machine_skew(m, (MachineLayout){1, 1}), 1);
 	h.ranks = 1;
 	m = calibrated(&h, false, a);
 	CU_ASSERT_PTR_NULL(m->source[MACHINE_LINK]);
 	CU_ASSERT_EQUAL(m->of[MACHINE_CONTENTION], 1);
 	CU_ASSERT_EQUAL(m->n_collectives, 0);
+	arena_free(a);
+}
+
+/* The ops of two layouts, both as a probe's module has them. */
+static Measured measure_all(const Host *h, const Module *m, const Options *o, double one, double two, Arena *a)
+{
+	RunAs as[2] = {{.yields = YIELDS_KERNELS, .layout = {1, 1}}, {.yields = YIELDS_KERNELS, .layout = {2, 1}}};
+	Measured all = {.host = h, .by_op = map_new(a)};
+	for (int i = 0; i < 2; i++) {
+		Steps s = recorded(m, &as[i], 1, a);
+		for (int k = 0; k < s.ops.n; k++)
+			s.ops.at[k].seconds *= k % 2 ? i ? two : one : 1;
+		measured_add(&all, m, o, (MeasuredRun){&as[i], &s}, a);
+	}
+	return all;
+}
+
+/* Every second op took longer on one layout and less time on the other: there are no rows of both runs. */
+static void again(void)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr, .quiet = true};
+	Host h = {.ranks = 2, .memory = 1e9, .name = "two"};
+	Probe probe[PROBES_MAX];
+	probes_write(probe, false, 0, a);
+	Options o = options_of(&probe[0]);
+	Variants v = {{NULL}};
+	PipelineView silent = {.out = stdout};
+	if (!ir_parse_program(probe[0].name, probe[0].text, &v, &d) || !pipeline_run(v.of[VARIANT_ONLY], &o, &silent, NULL, &d))
+		UNIT_END("a probe does not compile");
+	const Module *m = v.of[VARIANT_ONLY];
+	Measured then = measure_all(&h, m, &o, 2, 0.5, a), now = measure_all(&h, m, &o, 1, 1, a),
+		all = measure_all(&h, m, &o, 1, 1, a);
+	MachineKernel *row = NEW_N(a, MachineKernel, then.kernels.n);
+	MachineSkew skew = {{2, 1}, 3, 1.5};
+	for (int i = 0; i < then.kernels.n; i++)
+		row[i] = then.kernels.at[i].row;
+	measured_skew(&all, (MeasuredRun){&(RunAs){.layout = {2, 1}}, &(Steps){.seconds = 1, .whole = 1.1}},
+		(MeasuredRun){&(RunAs){.layout = {2, 1}}, &(Steps){.seconds = 1}}, a);
+	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n, .skew = &skew, .n_skew = 1}, a);
+	CU_ASSERT_EQUAL(all.kernels.n, then.kernels.n);
+	for (int i = 0; i < all.kernels.n; i++) {
+		const Measured *kept = all.kernels.at[i].row.layout.ranks == 1 ? &now : &then;
+		CU_ASSERT_EQUAL(all.kernels.at[i].row.seconds, kept->kernels.at[i].row.seconds);
+	}
+	CU_ASSERT_EQUAL_FATAL(all.skew.n, 1);
+	CU_ASSERT_EQUAL(all.skew.at[0].row.runs, 4);
+	CU_ASSERT(equal(all.skew.at[0].row.times, (3 * 1.5 + 1.1) / 4));
+	ir_module_free(v.of[VARIANT_ONLY]);
 	arena_free(a);
 }
 
@@ -210,4 +274,5 @@ void suite_calibrate(void)
 	CU_add_test(s, "what traces say", traces);
 	CU_add_test(s, "a machine of cores", cores);
 	CU_add_test(s, "a machine of GPUs", gpus);
+	CU_add_test(s, "what was measured before", again);
 }
