@@ -178,9 +178,9 @@ $(BUILD)/onnx-tests:
 	tests/onnx/unpack $@ $(PYTHON)
 
 ## conformance: the ONNX backend tests; gradients of spectral and spatial operators against PyTorch; models with loops
-##   and sequences trained beside PyTorch
+##   and sequences trained beside PyTorch (CONFORMANCE="--every 3": a third of the first)
 conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
-	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
+	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl $(CONFORMANCE)
 	$(PYTHON) tests/onnx/spatial.py $(BUILD)/shardc $(BUILD)/spatial
 	$(PYTHON) tests/onnx/control.py $(BUILD)/shardc $(BUILD)/control
 
@@ -203,9 +203,10 @@ parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/quantized.py $(BUILD)/shardc $(BUILD)/parity
 
 ## sizes: plans of Llama-3 8B to 405B, Qwen2.5, GPT-2 XL, ViT-g and ResNet-152 against closed forms and docs/sizes.md
-##   (SIZES=--write writes its table); small ones of them against PyTorch (three minutes)
+##   (SIZES=--write writes its table; SIZED=llama3-8b,gpt2-xl: these alone); small ones of them against PyTorch (three
+##   minutes)
 sizes: all $(BUILD)/sizes/ready
-	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZES)
+	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZED:%=--models %) $(SIZES)
 	$(PYTHON) tests/sizes/train.py $(BUILD)/shardc $(BUILD)/sizes/train
 ## schedulers: --wrap=auto against the schedules of FSDP2 and SimpleFSDP, played for Llama-3 8B on 8 to 1,024 GPUs
 schedulers: all $(BUILD)/sizes/ready
@@ -215,7 +216,7 @@ schedulers: all $(BUILD)/sizes/ready
 published: all $(VENV)/ready
 	$(PYTHON) tests/predict/published.py $(BUILD)/shardc $(BUILD)/published machines $(PUBLISHED)
 $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
-	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check
+	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check $(SIZED:%=--models %)
 	touch $@
 
 ## predict: the memory that shardc plan says, beside what programs map, of 200 configurations of small models (ten
@@ -233,21 +234,21 @@ zoo: all $(VENV)/ready
 	$(PYTHON) tests/zoo/zoo.py $(BUILD)/shardc $(BUILD)/zoo $(ZOO)
 	$(PYTHON) tests/zoo/scripts.py $(BUILD)/shardc $(BUILD)/zoo/scripts
 
-## frameworks: Keras, JAX, scikit-learn and Paddle models, exported by shardc.keras and its like, beside these (two minutes)
+## frameworks: Keras, JAX, scikit-learn and Paddle models, exported by shardc.keras and its like, beside these (two
+##   minutes; FRAMEWORK="jax sklearn": these alone)
 FRAMEWORKS = $(BUILD)/frameworks
-frameworks: all $(FRAMEWORKS)/ready $(FRAMEWORKS)/paddle/ready
-	for f in keras jax sklearn; do \
-		$(FRAMEWORKS)/bin/python tests/frameworks/test_$$f.py $(BUILD)/shardc $(FRAMEWORKS)/work || exit 1; done
-	$(FRAMEWORKS)/paddle/bin/python tests/frameworks/test_paddle.py $(BUILD)/shardc $(FRAMEWORKS)/work
-$(FRAMEWORKS)/ready:
-	python3 -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/pip install -q tensorflow-cpu==2.21.0 keras==3.15.1 tf2onnx==1.17.0 jax==0.10.2 jax2onnx==0.17.1 \
-		flax==0.12.8 scikit-learn==1.9.1 skl2onnx==1.20.0 onnx onnxruntime numpy
-	touch $@
-# Paddle's libraries do not share a process with TensorFlow's.
-$(FRAMEWORKS)/paddle/ready:
-	python3 -m venv $(FRAMEWORKS)/paddle
-	$(FRAMEWORKS)/paddle/bin/pip install -q paddlepaddle==3.3.1 paddle2onnx==2.1.0 packaging onnx onnxruntime numpy
+FRAMEWORK ?= keras jax sklearn paddle
+PACKAGES_keras   := tensorflow-cpu==2.21.0 keras==3.15.1 tf2onnx==1.17.0
+PACKAGES_jax     := jax==0.10.2 jax2onnx==0.17.1 flax==0.12.8
+PACKAGES_sklearn := scikit-learn==1.9.1 skl2onnx==1.20.0
+PACKAGES_paddle  := paddlepaddle==3.3.1 paddle2onnx==2.1.0 packaging
+frameworks: all $(FRAMEWORK:%=$(FRAMEWORKS)/%/ready)
+	for f in $(FRAMEWORK); do \
+		$(FRAMEWORKS)/$$f/bin/python tests/frameworks/test_$$f.py $(BUILD)/shardc $(FRAMEWORKS)/work || exit 1; done
+# Each in a place of its own: libraries of two of them do not share a process.
+$(FRAMEWORKS)/%/ready:
+	python3 -m venv $(@D)
+	$(@D)/bin/pip install -q $(PACKAGES_$*) onnx onnxruntime numpy
 	touch $@
 
 ## shapes: programs with a plan for each of several sizes of samples, against PyTorch (half a minute)
@@ -288,6 +289,7 @@ $(BUILD)/door: $(call obj,tests/ranks/door.c) $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ $(RTLIBS)
 
 ## ranks: W ranks against one and against PyTorch's; ranks that stop or die, also while they save; plans of large models
+##   (CRASH="--count 12": so many kills, of 36)
 ranks: all $(VENV)/ready $(BUILD)/door
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
 	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips
@@ -299,7 +301,7 @@ ranks: all $(VENV)/ready $(BUILD)/door
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory
 	$(PYTHON) tests/ranks/doors.py $(BUILD)/door $(BUILD)/shardc $(BUILD)/doors --seconds 20
 	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
-	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash
+	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash $(CRASH)
 	$(PYTHON) tests/ranks/saves.py $(BUILD)/shardc $(BUILD)/saves
 	SHARDC=$(BUILD)/shardc tests/e2e/units
 	SHARDC=$(BUILD)/shardc tests/e2e/plan_big

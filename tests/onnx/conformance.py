@@ -9,9 +9,9 @@ refused.tsv lists what is refused without flags, a row for each op and message. 
 failure, and so
 is, in a run of all tests, a row whose tests all pass: --prune takes such rows out of the table.
 
-usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--every N] [--flag FLAG].. [--jobs N] [--json FILE]
+usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--every N [--from K]] [--flag FLAG].. [--jobs N] [--json FILE]
                              [--prune]
-  --every: each N-th test of those; --flag: of shardc run, as --flag=--target=cuda
+  --every: each N-th test of those, from the K-th on; --flag: of shardc run, as --flag=--target=cuda
 At the end stands what is refused by op, and as the last line "passed N, failed N, refused N".
 """
 import argparse
@@ -226,6 +226,7 @@ def main():
     p.add_argument("tests")
     p.add_argument("--only", default="")
     p.add_argument("--every", type=int, default=1)
+    p.add_argument("--from", type=int, default=0, dest="first")
     p.add_argument("--flag", action="append", default=[])
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--json")
@@ -235,7 +236,7 @@ def main():
     command = [args.shardc, "run", *args.flag]
     rows = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for row in pool.map(lambda f: run_test(command, f), folders[::args.every]):
+        for row in pool.map(lambda f: run_test(command, f), folders[args.first::args.every]):
             rows.append(row)
             if row["status"] == "failed":
                 print(f"FAILED {row['test']}: {row['reason']}", flush=True)

@@ -5,7 +5,7 @@ f32 is (over several orders of the samples and layouts of images), and each tens
 into the module with strict=True.  Some also run on two ranks, against two micro-batches on one.  What draws random numbers has other losses
 than PyTorch: they are finite, and the same in a second run.
 
-usage: python zoo.py SHARDC WORKDIR [--quick] [--cases 'a;b'] [--exporters dynamo,torchscript] [--rows FILE] [--docs FILE]
+usage: python zoo.py SHARDC WORKDIR [--quick] [--every N [--from K]] [--cases 'a;b'] [--exporters dynamo,torchscript] [--rows FILE] [--docs FILE]
        --docs times the programs beside PyTorch, and writes the table of docs/models.md
        --rows keeps what was found in a file: what passed is not run again, so that the table can be made in several runs
 """
@@ -345,12 +345,9 @@ def write_table(path, rows):
 # ---- runs ----
 
 def selected(args):
-    for name, case in CASES.items():
-        if args.cases and name not in args.cases:
-            continue
-        for exporter in args.exporters.split(","):
-            if not args.quick or case.quick == exporter:
-                yield name, exporter
+    pairs = [(name, exporter) for name, case in CASES.items() if not args.cases or name in args.cases
+             for exporter in args.exporters.split(",") if not args.quick or case.quick == exporter]
+    return pairs[args.first::args.every]
 
 
 def keep(args, rows):
@@ -386,6 +383,8 @@ def main():
     p.add_argument("shardc", type=lambda s: pathlib.Path(s).resolve())
     p.add_argument("work", type=lambda s: pathlib.Path(s).resolve())
     p.add_argument("--quick", action="store_true", help="some of the models, each by one exporter")
+    p.add_argument("--every", type=int, default=1, help="each N-th of them ..")
+    p.add_argument("--from", type=int, default=0, dest="first", help=".. from the K-th on")
     p.add_argument("--cases", type=lambda s: s.split(";"))
     p.add_argument("--exporters", default="dynamo,torchscript")
     p.add_argument("--docs", type=pathlib.Path)
