@@ -140,6 +140,8 @@ bool str_is_utf8(const char *s);
 bool str_is_choice(const char *choices, const char *value);
 /* Whether s can be the name of a function in C: ASCII letters, digits and _, and no digit first. */
 bool str_is_c_name(const char *s);
+/* "1 sample", "8 samples". */
+const char *str_count(Arena *a, int64_t n, const char *what);
 
 /* ---- size.c ---- */
 

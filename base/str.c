@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -563,4 +564,9 @@ bool str_is_c_name(const char *s)
 	while (isalnum((unsigned char)*s) || *s == '_')
 		s++;
 	return !*s;
+}
+
+const char *str_count(Arena *a, int64_t n, const char *what)
+{
+	return arena_printf(a, "%" PRId64 " %s%s", n, what, n == 1 ? "" : "s");
 }
