@@ -154,6 +154,21 @@ bool map_add(Map *m, const char *key)
 	return made;
 }
 
+Map *map_copy(const Map *from, Arena *a)
+{
+	Map *to = map_new(a);
+	int n = from->entries.n, n_slots = from->n_slots;
+	if (!n)
+		return to;
+	to->entries.at = NEW_N(a, MapEntry, n);
+	to->entries.n = to->entries.cap = n;
+	to->slot = NEW_N(a, MapSlot, n_slots);
+	to->n_slots = n_slots;
+	memcpy(to->entries.at, from->entries.at, sizeof(MapEntry) * (size_t)n);
+	memcpy(to->slot, from->slot, sizeof(MapSlot) * (size_t)n_slots);
+	return to;
+}
+
 const char *map_add_numbered(Map *m, const char *name)
 {
 	bool made;
