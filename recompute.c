@@ -347,8 +347,8 @@ static Set without_unused(Search *s, const Set *found)
 	return now;
 }
 
-/* Takes classes out again, those that take most time first, as long as the plan keeps to the limit.  A set that keeps no
- * less than one whose plan is above it is not planned. */
+/* Takes classes out again, those that take most time first, as long as the plan keeps to the limit.  A set that keeps
+ * no less than one whose plan is above it is not planned. */
 static Set without_idle(Search *s, const Set *found)
 {
 	Set now = without_unused(s, found);

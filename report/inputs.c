@@ -219,7 +219,8 @@ static bool is_of_program(const TraceSlice *t, const Step *s)
 }
 
 /* Whether each slice is of an op that the program has at its number; false after a message. */
-static bool check_slices(const Report *r, const Sizes *program, const StepParts *parts, const char *path, Arena *a, Diag *d)
+static bool check_slices(const Report *r, const Sizes *program, const StepParts *parts, const char *path, Arena *a,
+	Diag *d)
 {
 	const json_t *events = json_object_get(r->trace, "traceEvents"), *event;
 	Step s = step_of(program, parts, a);

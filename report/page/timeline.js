@@ -49,13 +49,14 @@ function drawRow(context, slices, stream, view, width, y, paint) {
 // The micro-batches of a step of several, from their slices on the stream that computes.
 function microBatchesOf(step) {
 	const out = [];
-	let last = null;
+	let last = null, lastEnd = 0;
 	for (const slice of step.streams[0]) {
 		if (!slice.op || slice.mark)
 			continue;
 		if (!last || slice.op.part !== last.part || slice.op.number < last.number)
-			out.push({part: slice.op.part, begin: slice.begin});
+			out.push({part: slice.op.part, begin: last ? lastEnd : 0});
 		last = slice.op;
+		lastEnd = slice.end;
 	}
 	for (const [i, one] of out.entries()) {
 		const alone = out.filter(other => other.part === one.part).length === 1;

@@ -352,7 +352,8 @@ static void training(void)
 /* ---- reshapes: one sample is followed as two are ---- */
 
 /* Steps first, all rows, steps, heads beside the samples, and all rows again. */
-static const char turned[] = "module \"m\" level=MODEL batch=%d {\n  input \"x\" : f32[%d,6,4] {batched=1}\n  forward {\n"
+static const char turned[] = "module \"m\" level=MODEL batch=%d {\n  input \"x\" : f32[%d,6,4] {batched=1}\n"
+	"  forward {\n"
 	"    %%x : f32[%d,6,4] = input \"x\"\n    %%t : f32[6,%d,4] = transpose %%x {perm=[1,0,2]}\n"
 	"    %%r : f32[%d,4] = reshape %%t {shape=[%d,4]}\n    %%s : f32[6,%d,4] = reshape %%r {shape=[6,%d,4]}\n"
 	"    %%h : f32[6,%d,2] = reshape %%s {shape=[6,%d,2]}\n    %%j : f32[%d,4] = reshape %%h {shape=[%d,4]}\n  }\n}\n";
@@ -363,8 +364,8 @@ static void reshapes(void)
 	for (int b = 1; b <= 4; b *= 2) {
 		Diag d = {.out = stderr};
 		Arena *a = arena_new();
-		Module *m = ir_parse("samples", arena_printf(a, turned, b, b, b, b, 6 * b, 6 * b, b, b, 2 * b, 2 * b, 6 * b, 6 * b),
-			&d);
+		Module *m = ir_parse("samples", arena_printf(a, turned, b, b, b, b, 6 * b, 6 * b, b, b, 2 * b, 2 * b, 6 * b,
+			6 * b), &d);
 		CU_ASSERT_FATAL(m && ir_verify(m, NULL, &d));
 		SampleScan *scan = samples_new(m, a, false);
 		int i = 0;
