@@ -43,7 +43,7 @@ deps:
 
 # ---- the compiler ----
 
-$(BUILD)/shardc: $(call obj,main.c build.c checks.c choose.c options.c run.c hints.c recompute.c advice.c) $(BUILD)/libshardc.a
+$(BUILD)/shardc: $(call obj,main.c build.c twin.c checks.c choose.c options.c run.c hints.c recompute.c advice.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 $(BUILD)/libshardc.a: $(call obj,$(COMPILER)) $(BUILD)/obj/onnx.pb-c.o
 	rm -f $@ && ar rcs $@ $^
@@ -140,7 +140,7 @@ lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/report/page.h $(BUILD)/tests/unit/s
 	tools/lint
 	tools/check_compatibility
 	@command -v clang >/dev/null || { echo "lint: clang is not installed, its warnings are not checked"; exit 0; }; \
-	for f in main.c build.c checks.c choose.c options.c run.c hints.c recompute.c advice.c $(COMPILER) $(RUNTIME) $(UNITS); do \
+	for f in main.c build.c twin.c checks.c choose.c options.c run.c hints.c recompute.c advice.c $(COMPILER) $(RUNTIME) $(UNITS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done; \
 	for f in $(KERNELS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done

@@ -21,6 +21,8 @@ bool build_load(Variants *v, Options *o, int smaller, Arena *a, Diag *d)
 		f.smaller = smaller;
 		o->graph.bn.frozen.n = 0; /* the frontend freezes them; pass loss does it for a text */
 		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
+		if (v->of[VARIANT_ONLY])
+			twin_note(v->of[VARIANT_ONLY], o->input, &f);
 		return v->of[VARIANT_ONLY];
 	}
 	char *text = diag_read_file(d, o->input, a);

@@ -43,6 +43,9 @@ static inline Sync sync_of(const Options *o)
 
 /* With which a model is read. */
 FrontendOptions frontend_options(const Options *o);
+/* twin.c: notes in the outputs of a model that was read with one sample what two samples show of them.  path: its file;
+ * as: how it was read. */
+void twin_note(Module *m, const char *path, const FrontendOptions *as);
 /* Reads the model or text.  smaller: how many sizes of --bind below the largest.  False after messages. */
 bool build_load(Variants *v, Options *o, int smaller, Arena *a, Diag *d);
 /* Joins the options with the train block of a text on which passes run; false after messages. */

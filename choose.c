@@ -44,10 +44,12 @@ bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Ma
 	d->quiet = true; /* notes were said when it was read before */
 	bool ok = build_load(&copy, asked, 0, a, d);
 	d->quiet = quiet;
-	if (ok)
-		o->memory.remat = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE,
-			build_may_reduce_each(o, view), machine, a, d);
-	return ok && o->memory.remat;
+	if (!ok)
+		return false;
+	Recompute *r = recompute_begin(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, machine);
+	o->memory.remat = recompute_within(r, o->memory.memory_limit, build_may_reduce_each(o, view), a, d);
+	recompute_end(r);
+	return o->memory.remat;
 }
 
 bool choose_write_remat(const Options *o, Diag *d)
@@ -67,18 +69,48 @@ bool choose_write_remat(const Options *o, Diag *d)
 
 /* ---- planning from the model, in silence ---- */
 
-static const char *recompute(const Options *o, void *context, Arena *a)
+/* Whether what is known of plans with options k->o is that of plans with these, whatever their limit. */
+static bool is_known(const ChooseKept *k, const Options *o, Sync sync)
 {
-	const ChooseAgain *c = context;
+	Options x = *o;
+	x.memory.memory_limit = k->o.memory.memory_limit;
+	x.memory.remat = k->o.memory.remat;
+	x.given = k->o.given;
+	return k->of && k->sync == sync && !memcmp(&x, &k->o, sizeof(x));
+}
+
+static void forget(ChooseKept *k)
+{
+	recompute_end(k->of);
+	arena_free(k->a);
+}
+
+/* NULL: the model is refused. */
+static Recompute *known_of(ChooseAgain *c, const Options *o, Sync sync)
+{
 	Variants copy = {{NULL}};
 	Diag silent = {.silent = true};
 	Options asked = c->asked;
-	const char *policy = NULL;
+	for (int i = 0; i < CHOOSE_KEPT; i++)
+		if (is_known(&c->kept[i], o, sync))
+			return c->kept[i].of;
 	asked.graph.bind = o->graph.bind;
-	if (build_load(&copy, &asked, 0, a, &silent))
-		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, c->machine,
-			a, &silent);
-	return policy;
+	Arena *a = arena_new();
+	if (!build_load(&copy, &asked, 0, a, &silent)) {
+		arena_free(a);
+		return NULL;
+	}
+	ChooseKept *k = &c->kept[c->n_kept++ % CHOOSE_KEPT];
+	forget(k);
+	*k = (ChooseKept){*o, sync, recompute_begin(copy.of[VARIANT_ONLY], o, sync, c->machine), a};
+	return k->of;
+}
+
+static const char *recompute(const Options *o, void *context, Arena *a)
+{
+	Diag silent = {.silent = true};
+	Recompute *r = known_of(context, o, options_many(o) ? sync_of(o) : SYNC_NONE);
+	return r ? recompute_within(r, o->memory.memory_limit, false, a, &silent) : NULL;
 }
 
 static int64_t memory(const Options *o, void *context)
@@ -102,6 +134,12 @@ static int64_t memory(const Options *o, void *context)
 PlanAgain choose_again(ChooseAgain *context)
 {
 	return (PlanAgain){recompute, memory, context};
+}
+
+void choose_again_end(ChooseAgain *context)
+{
+	for (int i = 0; i < CHOOSE_KEPT; i++)
+		forget(&context->kept[i]);
 }
 
 /* ---- --wrap=auto ---- */
@@ -172,6 +210,7 @@ static bool begin_batch(SearchBatch *b, Options *o, const char *bind, const Mach
 	Variants v = {0};
 	PipelineView view = {.restart = &b->start};
 	int binds = o->graph.bind.n;
+	pipeline_forget(&b->start); /* of a size that was left out */
 	*b = (SearchBatch){.bind = bind, .start.arena = a};
 	if (bind)
 		o->graph.bind.at[o->graph.bind.n++] = bind;
@@ -215,8 +254,14 @@ static int begin_batches(SearchBatch *batch, Options *o, const Machine *machine,
 	}
 	if (!n && begin_batch(&batch[0], o, arena_printf(a, "%s=%lld", name, (long long)size[0]), machine, a, d))
 		diag_error(d, "--global-batch", "\"%s\", the first axis of the inputs, is not that of the samples: give --bind "
-			"%s=N, with which a micro-batch has %lld samples", name, name, (long long)batch[0].size);
+			"%s=N, with which a micro-batch has %s", name, name, str_count(a, batch[0].size, "sample"));
 	return n;
+}
+
+static void forget_batches(SearchBatch *batch)
+{
+	for (int i = 0; i < SEARCH_BATCHES; i++)
+		pipeline_forget(&batch[i].start);
 }
 
 /* Finds the options that --wrap=auto stands for; NULL after messages. */
@@ -238,8 +283,10 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d))
 		return NULL;
 	int n = begin_batches(batch, &o, machine, a, d);
-	if (!n)
+	if (!n) {
+		forget_batches(batch);
 		return NULL;
+	}
 	context.machine = machine;
 	PlanAgain again = choose_again(&context);
 	o.memory.memory_limit = given->memory.memory_limit;
@@ -248,7 +295,10 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	bool may_each = build_may_reduce_each(&o, &silent) && from.sync == SYNC_LAST && !o.what.global_batch;
 	Search *found = search_run(&from, a, may_each ? &unsaid : d);
 	from.sync = may_each ? SYNC_EVERY : from.sync; /* as the build does where whole gradients do not fit */
-	return found || !may_each ? found : search_run(&from, a, d);
+	found = found || !may_each ? found : search_run(&from, a, d);
+	choose_again_end(&context);
+	forget_batches(batch);
+	return found;
 }
 
 /* Whether an argument is one of those for which the search puts others; two words count as one. */

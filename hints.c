@@ -140,7 +140,7 @@ int hints_find(const Restart *start, const Options *o, Variants *plan, CodegenHi
 	int64_t without_states = memory.states ? plan_without_states(plan, o) : -1;
 	pipeline_free(plan);
 	*plan = (Variants){0};
-	for (int i = 0; i < COUNT_OF(row) && start->text && !o->sharding.schedule_in; i++) {
+	for (int i = 0; i < COUNT_OF(row) && start->at.m && !o->sharding.schedule_in; i++) {
 		if (row[i].most(o, sync, &memory) * HINTS_PART < memory.total)
 			continue;
 		const ChangeInfo *info = &change_info[row[i].change];

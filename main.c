@@ -400,7 +400,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		return EXIT_INPUT;
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
-	ChooseAgain context = {*o, machine};
+	ChooseAgain context = {.asked = *o, .machine = machine};
 	PlanAgain again = choose_again(&context);
 	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
@@ -435,6 +435,8 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			&& write_report(report, &all, o, machine, answers, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs && !measures)
 		print_hints(&all, o, &start);
+	choose_again_end(&context);
+	pipeline_forget(&start);
 	build_free_sizes(&all);
 	return status;
 }

@@ -1,14 +1,15 @@
 /* recompute.c: --remat=auto.
  *
- * Values of blocks that are alike are one class, and a choice is a set of classes.  What a set keeps in memory and what
- * its recomputation takes follow from the module in front of pass remat, without a plan: backward reads what is not
- * recomputed, and so do the ops that compute again.  From the empty set on, the step with most bytes for a second is
- * taken: a class, those that share its memory and, as far as that is better, those that it is computed from.  The sets
- * on this path are planned, by bisection, until the first that keeps to the limit is found.  What it has and the set in
- * front of it has not is left to as few blocks as the limit takes; then classes that take time and are not needed for
- * that are taken out again.  So every number of bytes that is compared with the limit is that of a plan.  (Greedy
- * rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or the minimal cut of
- * PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
+ * Values of blocks that are alike are one class, and so is each large value where there are no blocks; a choice is a
+ * set of classes.  What a set keeps in memory and what its recomputation takes follow from the module in front of pass
+ * remat, without a plan: backward reads what is not recomputed, and so do the ops that compute again.  From the empty
+ * set on, the step with most bytes for a second is taken: a class, those that share its memory and, as far as that is
+ * better, those that it is computed from.  The sets on this path are planned, by bisection, until the first that keeps
+ * to the limit is found.  What it has and the set in front of it has not is left to as few blocks as the limit takes;
+ * then classes that take time and are not needed for that are taken out again.  So every number of bytes that is
+ * compared with the limit is that of a plan.  (Greedy rematerialisation by bytes for time: as XLA's; optimal sets, as
+ * by Checkmate's programs or the minimal cut of PyTorch's partitioner, would need bytes at the peak to be sums, which
+ * they are not.)
  * All is counted in steps and not in time, so that the choice is the same everywhere. */
 #include "recompute.h"
 
@@ -40,9 +41,11 @@ typedef struct Set {
 	LayoutMemory memory; bool planned;
 } Set;
 
-typedef struct Search {
+struct Recompute {
 	Arena *a;
-	const Options *o;
+	Module *m;
+	Options plain;           /* those of the plans, with the limit that is asked about */
+	const Options *o;        /* the same */
 	Sync sync;
 	const Machine *machine;
 	Restart start;           /* in front of pass remat */
@@ -53,8 +56,11 @@ typedef struct Search {
 	double computing;        /* seconds of forward and backward */
 	int *seen, round;        /* by Value.id: the round of kept_bytes in which it was counted */
 	VEC(Set) path;
+	Map *memory;             /* policy -> LayoutMemory of its plan */
+	int64_t least_over;      /* bytes that the smallest set keeps whose plan was above the limit */
 	Diag *d;
-} Search;
+};
+typedef Recompute Search;
 
 /* ---- without a plan ---- */
 
@@ -85,7 +91,8 @@ static int64_t kept_for(Search *s, Value *v)
 	if (!v || v->op->section != SEC_FORWARD || remat_is_recomputed(s->r, v))
 		return 0;
 	Value *root = value_root(v);
-	bool counts = s->r->blocks->of_value[root->id] >= 0 && s->seen[root->id] != s->round
+	bool inside = s->r->blocks->of_value[root->id] >= 0 || !s->r->blocks->n;
+	bool counts = inside && s->seen[root->id] != s->round
 		&& !s->r->fixed[root->id] && root->type.kind == TYPE_TENSOR;
 	s->seen[root->id] = s->round;
 	return counts ? type_bytes(&root->type) : 0;
@@ -235,23 +242,50 @@ static const char *policy_of(Search *s, const Set *x)
 	return text;
 }
 
-static int64_t plan(Search *s, Set *x)
+static LayoutMemory memory_of(const Search *s, const char *policy)
 {
-	if (x->planned)
-		return x->memory.total;
 	Options o = *s->o;
 	Variants v;
-	o.memory.remat = policy_of(s, x);
+	o.memory.remat = policy;
 	bool ok = change_plan(&s->start, &o, s->sync, &v);
-	x->memory = ok ? pipeline_memory(&v, &o) : (LayoutMemory){.total = INT64_MAX};
-	x->planned = true;
+	LayoutMemory memory = ok ? pipeline_memory(&v, &o) : (LayoutMemory){.total = INT64_MAX};
 	pipeline_free(&v);
+	return memory;
+}
+
+static int64_t plan(Search *s, Set *x)
+{
+	const char *policy = x->planned ? NULL : policy_of(s, x);
+	LayoutMemory *known = policy ? map_get(s->memory, policy) : NULL;
+	if (policy && !known) {
+		known = NEW(s->a, LayoutMemory);
+		*known = memory_of(s, policy);
+		map_put(s->memory, policy, known);
+	}
+	x->memory = x->planned ? x->memory : *known;
+	x->planned = true;
+	if (x->memory.total > s->o->memory.memory_limit)
+		s->least_over = MIN(s->least_over, x->of.bytes);
 	return x->memory.total;
 }
 
 static bool fits(Search *s, int k)
 {
 	return plan(s, &s->path.at[k]) <= s->o->memory.memory_limit;
+}
+
+/* The set between two of the path to plan next: the first that would keep to the limit if plans differed by what blocks
+ * keep and, every third time, the one in the middle. */
+static int next_set(const Search *s, int low, int high, int tried)
+{
+	const Set *known = &s->path.at[high];
+	int64_t room = s->o->memory.memory_limit - known->memory.total + known->of.bytes;
+	int next = low + (high - low) / 2;
+	if (tried % 3 == 2)
+		return next;
+	for (next = low + 1; next < high - 1 && s->path.at[next].of.bytes > room; next++)
+		;
+	return next;
 }
 
 /* The first set of the path that keeps to the limit, if bytes fall along it; -1: none was found. */
@@ -262,11 +296,20 @@ static int first_fitting(Search *s)
 		high--;
 	if (!fits(s, high))
 		return fits(s, 0) ? 0 : -1;
-	while (high - low > 1) {
-		int middle = low + (high - low) / 2;
-		*(fits(s, middle) ? &high : &low) = middle;
+	for (int tried = 0; high - low > 1; tried++) {
+		int next = next_set(s, low, high, tried);
+		*(fits(s, next) ? &high : &low) = next;
 	}
 	return high;
+}
+
+/* Where between two numbers of blocks the limit is met, if memory falls along a line; at first, and where it does not,
+ * in the middle. */
+static int next_blocks(const Search *s, int low, int high, int64_t above, int64_t below, int tried)
+{
+	int64_t over = above - s->o->memory.memory_limit, step = above - below;
+	int guess = tried % 2 == 0 && step > 0 ? low + (int)ceil_div(over * (high - low), step) : low + (high - low) / 2;
+	return MIN(MAX(guess, low + 1), high - 1);
 }
 
 /* A set of the path that keeps to the limit, in as few blocks as that takes, the others as in the set before it.  These
@@ -274,13 +317,16 @@ static int first_fitting(Search *s)
 static Set in_few_blocks(Search *s, int at)
 {
 	Set found = s->path.at[at];
-	for (int low = 0, high = s->r->blocks->n; high - low > 1;) {
+	int64_t above = plan(s, &s->path.at[at - 1]), below = plan(s, &found);
+	for (int low = 0, high = s->r->blocks->n, tried = 0; high - low > 1; tried++) {
 		Set x = set_copy(s, &s->path.at[at]);
 		x.rest = s->path.at[at - 1].has;
-		x.blocks = low + (high - low) / 2;
+		x.blocks = next_blocks(s, low, high, above, below, tried);
 		x.of = figures(s, &x);
-		bool keeps = plan(s, &x) <= s->o->memory.memory_limit;
+		int64_t total = plan(s, &x);
+		bool keeps = total <= s->o->memory.memory_limit;
 		found = keeps ? x : found;
+		*(keeps ? &below : &above) = total;
 		*(keeps ? &high : &low) = x.blocks;
 	}
 	return found;
@@ -301,7 +347,8 @@ static Set without_unused(Search *s, const Set *found)
 	return now;
 }
 
-/* Takes classes out again, those that take most time first, as long as the plan keeps to the limit. */
+/* Takes classes out again, those that take most time first, as long as the plan keeps to the limit.  A set that keeps
+ * no less than one whose plan is above it is not planned. */
 static Set without_idle(Search *s, const Set *found)
 {
 	Set now = without_unused(s, found);
@@ -315,7 +362,8 @@ static Set without_idle(Search *s, const Set *found)
 			Set x = set_copy(s, &now);
 			x.has[k] = false;
 			x.of = figures(s, &x);
-			if (now.has[k] && !tried[k] && x.of.seconds < (best < 0 ? now.of.seconds : without.of.seconds)) {
+			bool may = now.has[k] && !tried[k] && x.of.bytes < s->least_over;
+			if (may && x.of.seconds < (best < 0 ? now.of.seconds : without.of.seconds)) {
 				best = k;
 				without = x;
 			}
@@ -354,9 +402,9 @@ static void say_class(Search *s, const Set *x, int k)
 	int n = 0;
 	for (int i = 0; i < c->n; i++)
 		n += !is_partial(x, k) || s->r->blocks->of_value[c->value[i]->id] < x->blocks;
-	diag_note(s->d, "--remat", "recomputes %.*s%s, %d values as %s: keeps %s less, takes %.2f %% more",
-		RULE_SHOWN, rule, cut, n, type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)),
-		percent(s, x->of.seconds - f.seconds));
+	diag_note(s->d, "--remat", "recomputes %.*s%s, %s as %s: keeps %s less, takes %.2f %% more",
+		RULE_SHOWN, rule, cut, str_count(s->a, n, "value"), type_str(s->a, &c->value[0]->type),
+		plan_human(s->a, MAX(bytes, 0)), percent(s, x->of.seconds - f.seconds));
 }
 
 /* next: on the path, of the step that would be taken if the limit were lower. */
@@ -396,7 +444,7 @@ static void refuse(Search *s)
 			" at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
 			", gathered %" PRId64 ", activations %" PRId64 ", workspace %" PRId64 " (a smaller batch, more ranks or "
 			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit,
-			s->path.n > 1 ? "with recomputing" : "nothing can be recomputed for it in repeated blocks:", m->total,
+			s->path.n > 1 ? "with recomputing" : "nothing can be recomputed for it:", m->total,
 			MAX(s->o->sharding.world, 1), m->params, m->states, m->grads, m->gathered, m->activations, m->workspace);
 }
 
@@ -421,6 +469,7 @@ static void begin(Search *s, Module *m)
 	s->r = remat_begin(m, s->a);
 	s->classes = remat_classes(s->r);
 	s->seen = NEW_N(s->a, int, m->n_values);
+	s->memory = map_new(s->a);
 	s->class_of = NEW_N(s->a, int, m->n_values);
 	for (int i = 0; i < m->n_values; i++)
 		s->class_of[i] = -1;
@@ -436,6 +485,7 @@ static const char *search(Search *s, bool may_each)
 	int at = first_fitting(s);
 	if (at < 0 && may_each && s->sync == SYNC_LAST) {
 		s->sync = SYNC_EVERY;
+		s->memory = map_new(s->a);
 		for (int k = 0; k < s->path.n; k++)
 			s->path.at[k].planned = false;
 		at = first_fitting(s);
@@ -464,23 +514,39 @@ static const char *passes_behind(Arena *a)
 	return names;
 }
 
-const char *recompute_choose(Module *m, const Options *o, Sync sync, bool may_each, const Machine *machine, Arena *a,
-	Diag *d)
+Recompute *recompute_begin(Module *m, const Options *o, Sync sync, const Machine *machine)
 {
-	Options plain = *o;
+	Arena *a = arena_new();
+	Recompute *s = NEW(a, Recompute);
 	Diag silent = {.silent = true};
 	PipelineView view = {.stop_after = pass_info[pass_index("remat") - 1].name};
-	Search s = {.a = arena_new(), .o = &plain, .sync = sync, .machine = machine, .d = d};
-	const char *policy = "none"; /* the build says what is wrong with the model */
-	plain.memory.remat = NULL;
-	plain.sharding.schedule_in = NULL;
-	if (pipeline_run(m, &plain, &view, NULL, &silent) && m->level == LEVEL_TRAIN) {
-		s.start = (Restart){s.a, m->file ? m->file : m->name, ir_text(m, s.a), passes_behind(s.a)};
-		begin(&s, m);
-		policy = search(&s, may_each);
-		policy = policy ? arena_strdup(a, policy) : NULL;
+	*s = (Recompute){.a = a, .plain = *o, .sync = sync, .machine = machine, .m = m};
+	s->o = &s->plain;
+	s->plain.memory.remat = NULL;
+	s->plain.sharding.schedule_in = NULL;
+	if (pipeline_run(m, s->o, &view, NULL, &silent) && m->level == LEVEL_TRAIN) {
+		s->start = (Restart){.arena = a, .at = {pipeline_copy(m), passes_behind(a)}};
+		begin(s, m);
 	}
-	ir_module_free(m);
-	arena_free(s.a);
-	return policy;
+	return s;
+}
+
+const char *recompute_within(Recompute *s, int64_t limit, bool may_each, Arena *a, Diag *d)
+{
+	if (!s->start.at.m)
+		return "none"; /* the build says what is wrong with the model */
+	s->plain.memory.memory_limit = limit;
+	s->least_over = INT64_MAX;
+	s->d = d;
+	const char *policy = search(s, may_each);
+	return policy ? arena_strdup(a, policy) : NULL;
+}
+
+void recompute_end(Recompute *s)
+{
+	if (!s)
+		return;
+	pipeline_forget(&s->start);
+	ir_module_free(s->m);
+	arena_free(s->a);
 }

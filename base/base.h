@@ -109,6 +109,7 @@ bool map_add(Map *m, const char *key);              /* adds the key with value N
 const char *map_add_numbered(Map *m, const char *name);
 void *map_get(const Map *m, const char *key);       /* NULL when absent */
 bool map_has(const Map *m, const char *key);
+Map *map_copy(const Map *m, Arena *a);              /* with the same keys, which must live as long */
 int map_count(const Map *m);
 const char *map_key(const Map *m, int i); /* the key that was inserted i-th */
 /* The keys of a map, sorted by their bytes. */
@@ -140,6 +141,8 @@ bool str_is_utf8(const char *s);
 bool str_is_choice(const char *choices, const char *value);
 /* Whether s can be the name of a function in C: ASCII letters, digits and _, and no digit first. */
 bool str_is_c_name(const char *s);
+/* "1 sample", "8 samples". */
+const char *str_count(Arena *a, int64_t n, const char *what);
 
 /* ---- size.c ---- */
 

@@ -3,6 +3,10 @@
  * Refuses files that are not regular, are not text, or have the same key twice in an object. */
 #include "base/json.h"
 
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
 json_t *json_read(const char *path, Arena *a, Diag *d)
 {
 	json_error_t e;
@@ -16,6 +20,13 @@ json_t *json_read(const char *path, Arena *a, Diag *d)
 json_t *json_read_given(const char *given, const char *option, Arena *a, Diag *d)
 {
 	json_error_t e;
+	size_t n = strlen(given);
+	bool named = n > 5 && !strcmp(given + n - 5, ".json");
+	if (*given != '{' && !named && access(given, F_OK)) {
+		diag_error(d, option, "\"%s\" is no file (%s), and no text, which begins with a brace: give a path, or {..}",
+			str_escape(a, ESCAPE_TERMINAL, given), strerror(errno));
+		return NULL;
+	}
 	if (*given != '{')
 		return json_read(given, a, d);
 	json_t *root = json_loads(given, JSON_REJECT_DUPLICATES, &e);

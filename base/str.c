@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +152,21 @@ bool map_add(Map *m, const char *key)
 	bool made;
 	map_entry(m, key, &made);
 	return made;
+}
+
+Map *map_copy(const Map *from, Arena *a)
+{
+	Map *to = map_new(a);
+	int n = from->entries.n, n_slots = from->n_slots;
+	if (!n)
+		return to;
+	to->entries.at = NEW_N(a, MapEntry, n);
+	to->entries.n = to->entries.cap = n;
+	to->slot = NEW_N(a, MapSlot, n_slots);
+	to->n_slots = n_slots;
+	memcpy(to->entries.at, from->entries.at, sizeof(MapEntry) * (size_t)n);
+	memcpy(to->slot, from->slot, sizeof(MapSlot) * (size_t)n_slots);
+	return to;
 }
 
 const char *map_add_numbered(Map *m, const char *name)
@@ -563,4 +579,9 @@ bool str_is_c_name(const char *s)
 	while (isalnum((unsigned char)*s) || *s == '_')
 		s++;
 	return !*s;
+}
+
+const char *str_count(Arena *a, int64_t n, const char *what)
+{
+	return arena_printf(a, "%" PRId64 " %s%s", n, what, n == 1 ? "" : "s");
 }

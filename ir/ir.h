@@ -407,6 +407,8 @@ uint64_t ir_program_hash(const Sizes *program);
 
 Module *ir_module_new(const char *name);
 void ir_module_free(Module *m);
+/* copy.c: a copy of a module below level SHARD, which must live longer: the copy shares its strings. */
+Module *ir_copy(const Module *m);
 const char *ir_intern(Module *m, const char *s);
 /* Adds a symbol.  A name that is taken gets a suffix ".1", ".2", ..; see the result's name. */
 Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type);

@@ -64,7 +64,7 @@ bool op_blocks(OpKind kind)
 bool op_from_text(const char *text, OpKind *out)
 {
 	for (int k = 0; k < OP_COUNT; k++) {
-		if (!strcmp(op_info[k].text, text)) {
+		if (op_info[k].text[0] == text[0] && !strcmp(op_info[k].text, text)) {
 			*out = (OpKind)k;
 			return true;
 		}

@@ -182,6 +182,14 @@ static Samples of_elementwise(const Look *l)
 
 /* ---- moves ---- */
 
+/* Of one sample the batch ends where it begins, so it may be in the dim of the result that ends there, or in `at`, the
+ * next one: [T,1,E] becomes [T*1,E] or [T,1*E].  It is taken to be in `at` if that has a dim of 1, or if what is behind
+ * the sample axis becomes more dims, as with heads: [T,1,E] to [T,1*H,D]. */
+static bool begins_next(const Type *from, int axis, const Type *to, int at)
+{
+	return to->dim[at] == 1 || to->rank - at > from->rank - axis - 1;
+}
+
 /* Finds the axis of the result that has the samples.  Dims before it must cover whole batches, dims behind it whole
  * samples: [T,B,E] to [T*B,E], and back. */
 static Samples of_reshape(const Look *l)
@@ -195,7 +203,7 @@ static Samples of_reshape(const Look *l)
 	for (int i = 0; i < to->rank && before && n <= before; n *= to->dim[i++]) {
 		bool holds = in->batches ? n && before % n == 0 && to->dim[i] % (before / n * batch) == 0
 			: n == before && to->dim[i] == from->dim[in->axis];
-		if (!holds)
+		if (!holds || (batch == 1 && n == before && x.kind == SAMPLES_AXIS && !begins_next(from, in->axis, to, i)))
 			continue;
 		x = look_along(l, in, i);
 		x.batches = in->batches ? before / n : 0;

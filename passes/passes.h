@@ -32,11 +32,14 @@ extern const int pass_count;
 int pass_index(const char *name);                          /* index in pass_info; -1: no such pass */
 bool pass_is_among(const char *names, const char *name);   /* names: comma-separated */
 
+/* A module in front of some passes, which are listed as --passes takes them.  m is NULL: the first was not run. */
+typedef struct RestartAt { Module *m; const char *passes; } RestartAt;
 /* A module as it was before the first pass that options of precision, memory and sharding change. */
 typedef struct Restart {
 	Arena *arena;              /* set by the caller */
-	const char *file, *text;   /* NULL: no pass of the rest was run */
-	const char *passes;        /* the rest, comma-separated */
+	RestartAt at;
+	RestartAt late;            /* in front of pass remat, as the passes before it left it with these options */
+	Options of_late;
 } Restart;
 
 /* What pipeline_run shows while it runs. */
@@ -71,6 +74,9 @@ typedef struct CheckReport {
 bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
+void pipeline_forget(Restart *r);
+/* A copy by way of the module's text, which shares nothing with it and may live longer. */
+Module *pipeline_copy(const Module *m);
 /* Plans the module again, with other options and without showing anything; false after messages.  tried: as in
  * PipelineView. */
 bool pipeline_again(const Restart *r, const Options *o, Sync sync, bool tried, Variants *out, Diag *d);

@@ -161,18 +161,51 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, c
 	return true;
 }
 
-/* The first pass that an option of precision, memory or sharding changes. */
-static void keep_restart(Restart *r, const Module *m, const PassVec *todo, int i)
+/* The module as its text says it, which shares nothing with m. */
+Module *pipeline_copy(const Module *m)
+{
+	Diag d = {.out = stderr};
+	Arena *a = arena_new();
+	Module *out = ir_parse(m->file ? m->file : m->name, ir_text(m, a), &d);
+	if (!out)
+		ice("the text of a module cannot be read back");
+	out->text = NULL; /* the user has not seen it */
+	arena_free(a);
+	return out;
+}
+
+/* Keeps the module in front of pass i, if planning again begins there. */
+static void keep_restart(Restart *r, const Module *m, const PassVec *todo, int i, const Options *o)
 {
 	Buf rest = {0};
-	if (todo->at[i]->run != pass_precision)
+	bool first = todo->at[i]->run == pass_precision;
+	if (!first && todo->at[i]->run != pass_remat)
 		return;
 	for (int k = i; k < todo->n; k++)
 		buf_printf(&rest, "%s%s", k > i ? "," : "", todo->at[k]->name);
-	r->file = arena_strdup(r->arena, m->file ? m->file : m->name);
-	r->text = ir_text(m, r->arena);
-	r->passes = arena_strdup(r->arena, rest.at);
+	RestartAt *at = first ? &r->at : &r->late;
+	ir_module_free(at->m);
+	*at = (RestartAt){pipeline_copy(m), arena_strdup(r->arena, rest.at)};
+	r->of_late = *o;
 	buf_free(&rest);
+}
+
+void pipeline_forget(Restart *r)
+{
+	ir_module_free(r->at.m);
+	ir_module_free(r->late.m);
+	r->at.m = r->late.m = NULL;
+}
+
+/* Whether no pass in front of remat reads an option that differs.  The texts of two policies may differ in what they
+ * say of dtypes, which such passes read. */
+static bool same_before_remat(const Options *x, const Options *y)
+{
+	const char *policy[2] = {policy_path(x), policy_path(y)};
+	bool same = (!policy[0] && !policy[1]) || (policy[0] && policy[1] && !strcmp(policy[0], policy[1]));
+	return same && !memcmp(&x->graph, &y->graph, sizeof(x->graph))
+		&& !memcmp(&x->precision, &y->precision, sizeof(x->precision))
+		&& !memcmp(&x->target, &y->target, sizeof(x->target)) && x->memory.offload == y->memory.offload;
 }
 
 /* Runs passes [first, end) of the list, or up to `stop`. */
@@ -185,7 +218,7 @@ static bool run_some(Module *m, const Options *o, const PassVec *todo, int first
 	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
 		if (show->view->restart)
-			keep_restart(show->view->restart, m, todo, i);
+			keep_restart(show->view->restart, m, todo, i, o);
 		bool verify = !show->view->tried || i + 1 == end || p == stop;
 		bool ok = run_one(m, p, from_text, verify, o, show->check, d);
 		bool whole = ok || (show->view->check && show->view->check->differs);
@@ -244,15 +277,11 @@ static void finish(Show *show, Diag *d)
 
 /* ---- micro-batches ---- */
 
-static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch)
+static Module *clone(const Module *m, Variant variant, Sync sync)
 {
-	Diag d = {.out = stderr};
-	Module *out = ir_parse(m->file ? m->file : m->name, ir_text(m, scratch), &d);
-	if (!out)
-		ice("the text of a module cannot be read back");
+	Module *out = pipeline_copy(m);
 	out->variant = variant;
 	out->sync = sync;
-	out->text = NULL; /* the user has not seen it */
 	while (out->last[SEC_EVAL]) /* only the variant `only` evaluates */
 		ir_remove(out, out->last[SEC_EVAL]);
 	return out;
@@ -375,7 +404,7 @@ static bool fork_passes(Module *m, const Options *o, const PipelineView *v, cons
 	for (int i = 0; i < fork; i++)
 		ended = ended || todo.at[i] == last;
 	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && ok && !ended; k++)
-		out->of[k] = clone(m, (Variant)k, sync, show.scratch);
+		out->of[k] = clone(m, (Variant)k, sync);
 	m->sync = sync;
 	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
 		show.variant = k == VARIANT_ONLY ? NULL : variant_text[k];
@@ -401,13 +430,11 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 bool pipeline_again(const Restart *r, const Options *o, Sync sync, bool tried, Variants *out, Diag *d)
 {
 	PipelineView silent = {.tried = tried};
-	Module *m = ir_parse(r->file, r->text, d);
+	const RestartAt *at = r->late.m && same_before_remat(&r->of_late, o) ? &r->late : &r->at;
+	Module *m = ir_copy(at->m);
 	*out = (Variants){.of[VARIANT_ONLY] = m};
-	if (!m)
-		return false;
-	m->text = NULL; /* the user has not seen it */
-	return options_many(o) ? fork_passes(m, o, &silent, r->passes, sync, VARIANT_LAST, out, d)
-		: pipeline_run(m, o, &silent, r->passes, d);
+	return options_many(o) ? fork_passes(m, o, &silent, at->passes, sync, VARIANT_LAST, out, d)
+		: pipeline_run(m, o, &silent, at->passes, d);
 }
 
 void pipeline_free(Variants *v)

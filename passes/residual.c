@@ -20,12 +20,16 @@ static bool is_norm_grad(const Op *op)
 	return op->kind == OP_LAYER_NORM_GRAD || op->kind == OP_RMS_NORM_GRAD;
 }
 
-/* Whether op adds two tensors of the result's type to which nothing writes before they are read. */
+/* Whether op adds two tensors of the result's type that stay as they are until they are read further down: nothing
+ * writes to them, and they are no part of a unit, which may be gone by then. */
 static bool is_plain_add(const Op *op)
 {
-	for (int i = 0; op->kind == OP_ADD && i < 2; i++)
-		if (op_in(op, i)->op->kind == OP_READ || !type_equal(&op_in(op, i)->type, &op->out[0]->type))
+	for (int i = 0; op->kind == OP_ADD && i < 2; i++) {
+		Value *x = op_in(op, i);
+		bool stays = x->op->kind != OP_READ && value_root(x)->op->kind != OP_VIEW_OP;
+		if (!stays || !type_equal(&x->type, &op->out[0]->type))
 			return false;
+	}
 	return op->kind == OP_ADD;
 }
 

@@ -107,8 +107,8 @@ static void find_peak(Asking *s, const Variants *v)
 {
 	Arena *a = s->a;
 	const Plan *plan = predict_how(v, s->o, s->of->machine, a)->plan;
-	const HeldList *held = held_find(s->m, plan->layout, &plan->who, s->o, a);
-	const Op *op = held->b->n_ops ? held->b->op[held->peak] : NULL;
+	const HeldList *held = held_find(&(HeldOf){&s->m, 1, plan->layout, &plan->who}, s->o, a);
+	const Op *op = held->n_ops ? held->op[held->peak] : NULL;
 	s->out->modules = held_shares(held, HELD_BY_MODULE, a);
 	s->out->units = held_shares(held, HELD_BY_UNIT, a);
 	s->out->peak_bytes = held->peak_bytes;

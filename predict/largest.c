@@ -16,35 +16,57 @@ static const char *bind_of(const Asking *s, int at, int64_t size)
 	return arena_printf(s->a, "%.*s=%" PRId64, (int)strcspn(bind, "="), bind, size);
 }
 
-/* The bytes that a rank needs at this size of the dim; -1: it is refused, or too much. */
-static int64_t fitting(const Asking *s, int at, int64_t size)
+/* The bytes that a rank needs at this size of the dim; -1: it is refused. */
+static int64_t bytes_at(const Asking *s, int at, int64_t size)
 {
 	Options o = *s->o;
 	o.graph.bind.at[at] = bind_of(s, at, size);
 	o.memory.memory_limit = 0;
-	int64_t bytes = s->of->again->memory(&o, s->of->again->context);
-	return bytes <= s->limit ? bytes : -1;
+	return s->of->again->memory(&o, s->of->again->context);
 }
 
-/* Finds the largest size that fits, from `now` on. */
+/* The largest size that fits so far and the least that does not, with their bytes; 0: none is known. */
+typedef struct Between {
+	int64_t low, low_bytes, high, high_bytes;
+	double slope;            /* bytes of one more, between the last two sizes with a plan; 0: not known */
+} Between;
+
+/* The size to try next: memory is nearly a line, so most often it is on this line.  Every third time the middle is
+ * tried, which ends the search where it is none. */
+static int64_t next_size(const Between *b, int64_t limit, int tried)
+{
+	int64_t last = b->high ? b->high - 1 : SIZE_MAX_ASKED;
+	double line = b->slope > 0 ? (double)b->low + (double)(limit - b->low_bytes) / b->slope : 0;
+	int64_t guess = line >= (double)last ? last : (int64_t)line;
+	if (!b->low || b->slope <= 0 || tried % 3 == 2)
+		guess = b->high ? b->low + (b->high - b->low) / 2 : 2 * b->low;
+	return MIN(MAX(guess, b->low + 1), last);
+}
+
+/* Takes what is known of one more size. */
+static void learn(Between *b, int64_t size, int64_t bytes, int64_t limit)
+{
+	bool fits = bytes >= 0 && bytes <= limit;
+	int64_t near = b->low ? b->low : b->high, near_bytes = b->low ? b->low_bytes : b->high_bytes;
+	if (bytes > 0 && near_bytes > 0)
+		b->slope = (double)(bytes - near_bytes) / (double)(size - near);
+	*(fits ? &b->low : &b->high) = size;
+	*(fits ? &b->low_bytes : &b->high_bytes) = bytes;
+}
+
+/* Finds the largest size that fits, from `now` on: it does, and the next one does not. */
 static void grow(const Asking *s, int at, int64_t now, Largest *out)
 {
-	int64_t low = fitting(s, at, now) >= 0 ? now : 0, high = low ? 2 * now : now;
-	while (low && high <= SIZE_MAX_ASKED && fitting(s, at, high) >= 0) {
-		low = high;
-		high *= 2;
+	Between b = {0};
+	learn(&b, now, bytes_at(s, at, now), s->limit);
+	for (int tried = 1; b.high ? b.high - b.low > 1 : b.low < SIZE_MAX_ASKED; tried++) {
+		int64_t size = tried == 1 && b.low ? MIN(2 * now, SIZE_MAX_ASKED) : next_size(&b, s->limit, tried);
+		learn(&b, size, bytes_at(s, at, size), s->limit);
 	}
-	out->more = low && high > SIZE_MAX_ASKED;
-	while (high - low > 1 && !out->more) {
-		int64_t middle = low + (high - low) / 2;
-		if (fitting(s, at, middle) >= 0)
-			low = middle;
-		else
-			high = middle;
-	}
-	out->size = low;
-	out->bytes = low ? fitting(s, at, low) : 0;
-	out->option = low ? answers_option(s, "--bind", bind_of(s, at, low)) : NULL;
+	out->more = !b.high;
+	out->size = b.low;
+	out->bytes = b.low_bytes;
+	out->option = b.low ? answers_option(s, "--bind", bind_of(s, at, b.low)) : NULL;
 }
 
 void largest_find(Asking *s)

@@ -43,6 +43,7 @@ static const double seconds_least = 1e-12, seconds_most = 1e6, work_most = 1e24;
 typedef struct Reader {
 	Machine *m;
 	Map *from; /* member -> the file that it is taken from, if not the machine's own */
+	VEC(const char *) chain; /* names of files, each like the next */
 	Arena *a;
 	Diag *d;
 } Reader;
@@ -368,31 +369,47 @@ static void check_numbers(Reader *r, const json_t *root)
 
 enum { LIKE_MOST = 8 }; /* files, one like the next */
 
+/* Whether the file may be the next of those that are like each other; false after a message that names them all. */
+static bool may_be_next(const Reader *r, const char *at, const char *name)
+{
+	const char *all = "";
+	bool again = false;
+	for (int i = 0; i < r->chain.n; i++) {
+		again = again || !strcmp(r->chain.at[i], name);
+		all = arena_printf(r->a, "%s%s%s is like ", all, r->chain.at[i], i ? ", which" : "");
+	}
+	if (again)
+		diag_error(r->d, at, "%s%s: one of these must have all numbers itself", all, name);
+	else if (r->chain.n == LIKE_MOST)
+		diag_error(r->d, at, "%s%s: more than %d files; write the numbers of the last ones into one", all, name,
+			LIKE_MOST);
+	return !again && r->chain.n < LIKE_MOST;
+}
+
 /* Gives `root` the numbers that it leaves out and the file of "like" has, which stands in the folder of `path`.  Its
  * measured rows and its name are not taken.  False after a message. */
-static bool inherit(Reader *r, json_t *root, const char *path, int depth)
+static bool inherit(Reader *r, json_t *root, const char *path)
 {
 	const json_t *like = json_object_get(root, "like");
+	const char *slash = strrchr(path, '/'), *folder = arena_strndup(r->a, path, slash ? (size_t)(slash + 1 - path) : 0);
 	if (!like)
 		return true;
+	vec_push(r->a, &r->chain, path + strlen(folder));
 	const char *at = at_member(r, path, "like"), *name = json_string_value(like);
 	if (!name || !*name || strchr(name, '/')) {
 		diag_error(r->d, at, "expected the name of another machine file in the same folder");
 		return false;
 	}
-	if (depth == LIKE_MOST) {
-		diag_error(r->d, at, "more than %d files, each like the next: are they like each other?", LIKE_MOST);
+	if (!may_be_next(r, at, name))
 		return false;
-	}
-	const char *slash = strrchr(path, '/');
-	const char *other = arena_printf(r->a, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+	const char *other = arena_printf(r->a, "%s%s", folder, name);
 	if (access(other, R_OK)) {
 		diag_error(r->d, at, "\"%s\" is not in the folder of this file: %s; put it there, or write its numbers here",
 			name, strerror(errno));
 		return false;
 	}
 	json_t *base = json_read(other, r->a, r->d);
-	bool ok = json_is_object(base) && inherit(r, base, other, depth + 1);
+	bool ok = json_is_object(base) && inherit(r, base, other);
 	if (base && !json_is_object(base))
 		diag_error(r->d, other, "expected a JSON object");
 	const json_t *here = json_object_get(root, "device"), *there = json_object_get(base, "device");
@@ -429,7 +446,7 @@ Machine *machine_read(const char *path, Arena *a, Diag *d)
 	m->by_op = map_new(a);
 	if (!json_is_object(root)) {
 		diag_error(d, path, "expected a JSON object");
-	} else if (inherit(&r, root, path, 1)) {
+	} else if (inherit(&r, root, path)) {
 		m->name = read_text(&r, at_member(&r, m->file, "name"), json_object_get(root, "name"), "the machine's name");
 		read_device(&r, json_object_get(root, "device"));
 		read_members(&r, root);

@@ -36,8 +36,9 @@ static void check_size(Options *o, const Machine *m, Diag *d)
 	if (!o->sharding.hosts)
 		o->sharding.hosts = least;
 	if (least > all)
-		diag_error(d, m->file, "has %lld ranks, %lld on each host, and --world is %lld; --world=%lld fits",
-			(long long)machine_world(m), (long long)of_host, (long long)world, (long long)machine_world(m));
+		diag_error(d, m->file, "has %lld rank%s, %lld on each host, and --world is %lld; --world=%lld fits",
+			(long long)machine_world(m), machine_world(m) == 1 ? "" : "s", (long long)of_host, (long long)world,
+			(long long)machine_world(m));
 	else if (o->sharding.hosts < least || o->sharding.hosts > all)
 		diag_error(d, "--hosts", "%lld hosts do not fit %s, which has %lld of %lld ranks each, and --world=%lld",
 			(long long)o->sharding.hosts, m->file, (long long)all, (long long)of_host, (long long)world);
@@ -109,7 +110,7 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 bool predict_asks(const Options *o, const Restart *start, Diag *d)
 {
 	const char *instead = o->sharding.schedule_in ? "a schedule of --schedule-in is of one plan alone"
-		: !start->text ? "a text at PLAN is planned already; give the model" : NULL;
+		: !start->at.m ? "a text at PLAN is planned already; give the model" : NULL;
 	if (o->what.ask && instead)
 		diag_error(d, "--ask", "plans again with other options, and %s", instead);
 	return !o->what.ask || !instead;
@@ -129,19 +130,20 @@ bool predict_divides(const Options *o, int64_t batch, Diag *d)
 	const char *where = "--global-batch";
 	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
 	long long below = all / of_one * of_one;
-	char nearest[64];
+	char nearest[64], ranks[48];
 	if (!all || predict_micro_batches(o, batch))
 		return true;
 	int n = below ? snprintf(nearest, sizeof(nearest), "%lld or ", below) : 0;
 	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
+	snprintf(ranks, sizeof(ranks), world == 1 ? "%lld rank" : "each of %lld ranks", world);
 	if (!batch)
 		diag_error(d, where, "no input of the model has an axis of samples");
 	else if (all % of_one == 0)
-		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on each of %lld ranks, and the program has "
-			"one a step; give --accum=many", all, all / of_one, (long long)batch, world);
+		diag_error(d, where, "%lld samples are %lld micro-batches of %lld on %s, and the program has one a step; give "
+			"--accum=many", all, all / of_one, (long long)batch, ranks);
 	else
-		diag_error(d, where, "%lld samples are no whole number of micro-batches of %lld on each of %lld ranks; give %s",
-			all, (long long)batch, world, nearest);
+		diag_error(d, where, "%lld sample%s no whole number of micro-batches of %lld on %s; give %s", all,
+			all == 1 ? " is" : "s are", (long long)batch, ranks, nearest);
 	return false;
 }
 
@@ -232,11 +234,17 @@ bool predict_played(const Restart *start, const Options *o, Sync sync, const Mac
 	return ok;
 }
 
-void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o)
+void predict_trace(FILE *f, const Sizes *program, const Machine *m, int64_t micro_batches, const Options *o)
 {
 	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
-	timeline_put(f, simulate(v->of[VARIANT_ONLY], predict_how(v, o, m, a), a), program);
+	const SimulateOptions *how = predict_how(v, o, m, a);
+	TimelinePart part[VARIANT_COUNT];
+	int n = 0;
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		if (predict_runs(micro_batches, (Variant)k))
+			part[n++] = (TimelinePart){simulate(v->of[k], how, a), k == VARIANT_ONLY ? "step" : variant_text[k]};
+	timeline_put(f, part, n, program);
 	arena_free(a);
 }
 

@@ -51,8 +51,9 @@ typedef struct PredictOf {
  * after messages.  --global-batch must divide.  In JSON these are members of the plan's object, each ended by ",
 ". */
 bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d);
-/* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
-void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);
+/* Writes the prediction of a step of so many micro-batches, of the largest size, as a trace (docs/trace.md), in which
+ * those between the first and the last are there once. */
+void predict_trace(FILE *f, const Sizes *program, const Machine *m, int64_t micro_batches, const Options *o);
 
 /* ---- diff.c ---- */
 

@@ -37,7 +37,7 @@ typedef struct Pricing {
 /* Whether a choice decides about a value. */
 static bool is_open(const Pricing *p, const Value *root)
 {
-	return root->op->section == SEC_FORWARD && remat_is_inner(p->r, root) && !p->r->fixed[root->id]
+	return root->op->section == SEC_FORWARD && remat_is_open(p->r, root) && !p->r->fixed[root->id]
 		&& root->type.kind == TYPE_TENSOR;
 }
 
@@ -148,10 +148,10 @@ Price *price_find(const Restart *start, const Options *o, const PriceOf *of, Are
 	Diag silent = {.silent = true};
 	Options plain = *o;
 	PipelineView view = {.stop_after = pass_info[pass_index("remat") - 1].name, .tried = true};
-	Module *m = ir_parse(start->file, start->text, &silent);
+	Module *m = ir_copy(start->at.m);
 	Price *out = NEW(a, Price);
 	plain.memory.memory_limit = 0;
-	if (m && pipeline_run(m, &plain, &view, start->passes, &silent)) {
+	if (pipeline_run(m, &plain, &view, start->at.passes, &silent)) {
 		Arena *scratch = arena_new();
 		Pricing p = {.r = remat_begin(m, scratch), .of = of, .o = &plain, .who = memory_rank(&plain),
 			.kept = NEW_N(scratch, bool, m->n_values), .weight = NEW_N(scratch, double, m->n_values),

@@ -529,13 +529,10 @@ bool search_wanted(const Options *o)
 
 static void count_parameters(Search *s)
 {
-	Diag silent = {.out = stderr, .quiet = true};
-	const Restart *start = &s->from.batch[0].start;
-	Module *m = ir_parse(start->file, start->text, &silent);
-	for (int i = 0; m && i < m->n_symbols; i++)
+	const Module *m = s->from.batch[0].start.at.m;
+	for (int i = 0; i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_PARAM)
 			s->parameters += type_bytes(&m->symbols[i]->type);
-	ir_module_free(m);
 }
 
 /* What the smallest plan that was found needs, when none is within --memory-limit. */

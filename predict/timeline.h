@@ -119,9 +119,11 @@ void prediction_json(FILE *f, const Prediction *p);
 
 /* Whether path is new, empty or an older trace: links, devices and all other files stay.  False after a message. */
 bool timeline_may_replace(const char *path, Diag *d);
-/* Write the timeline as a trace for chrome://tracing and Perfetto (docs/trace.md).  program: its largest size is t.
- * timeline_write: to a file that is made anew, false after a message. */
-void timeline_put(FILE *f, const Timeline *t, const Sizes *program);
+/* A program of a step, and its name in a trace: "step", or that of a micro-batch. */
+typedef struct TimelinePart { const Timeline *t; const char *name; } TimelinePart;
+/* Write timelines, one behind the other, as a trace for chrome://tracing and Perfetto (docs/trace.md).  program: its
+ * largest size is theirs.  timeline_write: that of a step to a file that is made anew, false after a message. */
+void timeline_put(FILE *f, const TimelinePart *part, int n, const Sizes *program);
 bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d);
 
 #endif

@@ -15,16 +15,17 @@ static const char *stream_name(int stream)
 	return stream == TIMELINE_COMPUTE ? "compute" : stream_info[stream - 1].text;
 }
 
-static void put_slice(FILE *f, const Timeline *t, const Slice *s, const char *size, Arena *a)
+/* begin: when the program does, in seconds. */
+static void put_slice(FILE *f, const TimelinePart *part, const Slice *s, double begin, const char *size, Arena *a)
 {
 	const Op *op = s->op;
 	const Unit *of = op_unit(op);
 	const char *unit = of ? str_escape(a, ESCAPE_JSON, of->name) : "";
 	const char *name = str_escape(a, ESCAPE_JSON, op_title(op, a));
 	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,",
-		s->waits ? "wait " : "", name, s->waits ? "wait" : op_info[op->kind].text, t->who.rank, s->stream);
-	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"step\",", s->begin * 1e6,
-		(s->end - s->begin) * 1e6, s->number, section_text[op->section]);
+		s->waits ? "wait " : "", name, s->waits ? "wait" : op_info[op->kind].text, part->t->who.rank, s->stream);
+	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"%s\",",
+		(begin + s->begin) * 1e6, (s->end - s->begin) * 1e6, s->number, section_text[op->section], part->name);
 	fprintf(f, "\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", unit, str_escape(a, ESCAPE_JSON, op->loc->node));
 	if (size)
 		fprintf(f, ",\"size\":\"%s\"", str_escape(a, ESCAPE_JSON, size));
@@ -35,9 +36,11 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, const char *si
 	fputs("}}", f);
 }
 
-void timeline_put(FILE *f, const Timeline *t, const Sizes *program)
+void timeline_put(FILE *f, const TimelinePart *part, int n, const Sizes *program)
 {
 	Arena *a = arena_new();
+	const Timeline *t = part[0].t;
+	double begin = 0;
 	fprintf(f, "%s:\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"program\":\"%016" PRIx64
 		"\",\"world\":%" PRId64 ",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n"
 		"\"traceEvents\":[\n"
@@ -48,8 +51,9 @@ void timeline_put(FILE *f, const Timeline *t, const Sizes *program)
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
 		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
 			"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
-	for (int i = 0; i < t->n_slices; i++)
-		put_slice(f, t, &t->slice[i], program->name[program->n - 1], a);
+	for (int k = 0; k < n; begin += part[k++].t->seconds)
+		for (int i = 0; i < part[k].t->n_slices; i++)
+			put_slice(f, &part[k], &part[k].t->slice[i], begin, program->name[program->n - 1], a);
 	fputs("\n]}\n", f);
 	arena_free(a);
 }
@@ -91,7 +95,7 @@ typedef struct Written { const Timeline *t; const Sizes *program; } Written;
 static void put_written(FILE *f, const void *context)
 {
 	const Written *w = context;
-	timeline_put(f, w->t, w->program);
+	timeline_put(f, &(TimelinePart){w->t, "step"}, 1, w->program);
 }
 
 bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d)

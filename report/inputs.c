@@ -99,38 +99,37 @@ json_t *report_read_trace(const char *path, Arena *a, Diag *d)
 	return NULL;
 }
 
-/* The ops of a step, by number and by the number of a collective. */
+/* The ops of the programs of a step, one program behind the other, by number and by the number of a collective. */
 typedef struct Step {
+	const StepParts *parts;
 	const Op **op; int n;
-	int *of_seq, n_seqs;     /* -1: no collective has this number */
+	int *of_seq[VARIANT_COUNT]; /* by part; -1: no collective has this number */
 	const char *size;        /* of several the largest, which the page is about; NULL where there is one */
 } Step;
 
-static const Module *shown(const Sizes *program)
+static void add_part(Step *s, int i, Arena *a)
 {
-	return program->of[program->n - 1].of[VARIANT_ONLY];
+	const StepPart *part = &s->parts->at[i];
+	int *of_seq = s->of_seq[i] = NEW_N(a, int, part->n_ops + 1), p = part->first;
+	for (int k = 0; k <= part->n_ops; k++)
+		of_seq[k] = -1;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(part->m, section, op) {
+			int64_t seq = op_info[op->kind].flags & COMM ? attr_get_int(op->attrs, "seq", 0) : 0;
+			if (seq > 0 && seq <= part->n_ops)
+				of_seq[seq] = p;
+			s->op[p++] = op;
+		}
 }
 
-static Step step_of(const Sizes *program, Arena *a)
+static Step step_of(const Sizes *program, const StepParts *parts, Arena *a)
 {
-	Step s = {.size = program->name[program->n - 1]};
-	const Module *m = shown(program);
-	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
-		IR_FOR_OPS(m, section, op)
-			s.n++;
-	s.op = NEW_N(a, const Op *, s.n);
-	s.of_seq = NEW_N(a, int, s.n + 1);
-	s.n_seqs = s.n + 1;
-	for (int i = 0; i < s.n_seqs; i++)
-		s.of_seq[i] = -1;
-	s.n = 0;
-	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
-		IR_FOR_OPS(m, section, op) {
-			int64_t seq = op_info[op->kind].flags & COMM ? attr_get_int(op->attrs, "seq", 0) : 0;
-			if (seq > 0 && seq < s.n_seqs)
-				s.of_seq[seq] = s.n;
-			s.op[s.n++] = op;
-		}
+	Step s = {.parts = parts, .size = program->name[program->n - 1]};
+	for (int i = 0; i < parts->n; i++)
+		s.n += parts->at[i].n_ops;
+	s.op = NEW_N(a, const Op *, s.n + 1);
+	for (int i = 0; i < parts->n; i++)
+		add_part(&s, i, a);
 	return s;
 }
 
@@ -170,8 +169,19 @@ static Mark mark_of(const char *kind)
 	return MARK_OP;
 }
 
-/* Slices of evaluations, and of steps of several micro-batches, are of programs with other names; ops of another size
- * have other numbers. */
+/* The part of this name in a trace; -1: it is none of the step, as an evaluation. */
+static int part_named(const StepParts *p, const json_t *program)
+{
+	for (int i = 0; i < p->n; i++) {
+		const char *name = p->at[i].of == VARIANT_ONLY ? "step" : variant_text[p->at[i].of];
+		if (program ? is_text(program, name) : p->at[i].of == VARIANT_ONLY)
+			return i;
+	}
+	return -1;
+}
+
+/* Slices of evaluations, and of steps of other numbers of micro-batches, are of programs with other names; ops of
+ * another size have other numbers. */
 static TraceSlice slice_of(const json_t *event, const Step *s)
 {
 	const json_t *args = json_object_get(event, "args"), *program = json_object_get(args, "program");
@@ -180,15 +190,19 @@ static TraceSlice slice_of(const json_t *event, const Step *s)
 		.name = json_string_value(json_object_get(event, "name")),
 		.stream = whole(number_of(event, "tid", -1), 64), .step = whole(number_of(args, "step", 0), INT32_MAX),
 		.begin = number_of(event, "ts", -1), .duration = number_of(event, "dur", -1)};
-	int seq = whole(number_of(args, "seq", -1), s->n_seqs);
-	if (!is_text(json_object_get(event, "ph"), "X") || (program && !is_text(program, "step")) || !t.kind
-		|| (size && s->size && !is_text(size, s->size)))
+	bool host = t.kind && mark_of(t.kind) == MARK_HOST;
+	int at = host && !program ? 0 : part_named(s->parts, program);
+	bool other = size && s->size && !is_text(size, s->size);
+	if (!is_text(json_object_get(event, "ph"), "X") || at < 0 || !t.kind || other)
 		return t;
 	t.mark = mark_of(t.kind);
-	if (t.mark == MARK_HOST)
+	if (host)
 		return t;
+	const StepPart *part = &s->parts->at[at];
+	int seq = whole(number_of(args, "seq", -1), part->n_ops + 1);
+	int number = whole(number_of(args, "op", -1), part->n_ops);
 	bool moved = seq >= 0 && (t.mark != MARK_OP || t.stream > 0);
-	t.op = moved ? s->of_seq[seq] : whole(number_of(args, "op", -1), s->n);
+	t.op = moved ? s->of_seq[at][seq] : number < 0 ? -1 : part->first + number;
 	t.op = t.op < 0 ? s->n : t.op;
 	return t;
 }
@@ -205,10 +219,11 @@ static bool is_of_program(const TraceSlice *t, const Step *s)
 }
 
 /* Whether each slice is of an op that the program has at its number; false after a message. */
-static bool check_slices(const Report *r, const Sizes *program, const char *path, Arena *a, Diag *d)
+static bool check_slices(const Report *r, const Sizes *program, const StepParts *parts, const char *path, Arena *a,
+	Diag *d)
 {
 	const json_t *events = json_object_get(r->trace, "traceEvents"), *event;
-	Step s = step_of(program, a);
+	Step s = step_of(program, parts, a);
 	size_t i, slices = 0;
 	json_array_foreach(events, i, event) {
 		TraceSlice t = slice_of(event, &s);
@@ -230,38 +245,40 @@ static bool check_slices(const Report *r, const Sizes *program, const char *path
 		return false;
 	}
 	if (!slices)
-		diag_error(d, member(path, "traceEvents", a), "has no slice of a step of one micro-batch%s%s",
-			s.size ? " and of the largest size, " : "", s.size ? str_escape(a, ESCAPE_TERMINAL, s.size) : "");
+		diag_error(d, member(path, "traceEvents", a), "has no slice of a step of %s%s%s",
+			parts->n == 1 ? "one micro-batch" : "several micro-batches", s.size ? " and of the largest size, " : "",
+			s.size ? str_escape(a, ESCAPE_TERMINAL, s.size) : "");
 	return slices;
 }
 
 bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d)
 {
-	const Module *m = shown(program);
+	const Module *m = program->of[program->n - 1].of[VARIANT_ONLY];
 	const json_t *about = json_object_get(r->trace, "otherData");
 	const char *model = json_string_value(json_object_get(about, "model")), *path = o->what.report_trace;
 	if (!r->trace)
 		return true;
 	Arena *a = arena_new();
+	const StepParts parts = report_parts(program, o);
 	bool ok = false;
 	int64_t world = MAX(o->sharding.world, 1), traced = int_of_double(number_of(about, "world", (double)world));
 	if (!model || strcmp(model, m->name))
 		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
 			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
 	else
-		ok = check_slices(r, program, path, a, d);
+		ok = check_slices(r, program, &parts, path, a, d);
 	if (ok && traced != world)
-		diag_warn(d, path, "is of %lld ranks, and the plan of %lld (--world)", (long long)traced, (long long)world);
+		diag_warn(d, path, "is of %s, and the plan of %lld (--world)", str_count(a, traced, "rank"), (long long)world);
 	arena_free(a);
 	return ok;
 }
 
-void report_put_trace(FILE *f, json_t *trace, const Sizes *program, Arena *a)
+void report_put_trace(FILE *f, json_t *trace, const Sizes *program, const StepParts *parts, Arena *a)
 {
 	const json_t *about = json_object_get(trace, "otherData"), *event;
 	const char *kind = json_string_value(json_object_get(about, "kind"));
 	const char *machine = json_string_value(json_object_get(about, "machine"));
-	Step s = step_of(program, a);
+	Step s = step_of(program, parts, a);
 	size_t i;
 	int n = 0;
 	fprintf(f, "{\"kind\": \"%s\", \"machine\": \"%s\", \"world\": %.0f, \"rank\": %.0f, \"slices\": [",

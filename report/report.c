@@ -97,32 +97,35 @@ static void put_log(FILE *f, json_t *log, Arena *a)
 }
 
 /* What predict/ writes as a trace, as the page shows traces. */
-static void put_prediction(FILE *f, const ReportOf *of, const Options *o, Arena *a)
+static void put_prediction(FILE *f, const ReportOf *of, const StepParts *parts, const Options *o, Arena *a)
 {
 	char *text = NULL;
 	size_t n = 0;
 	FILE *to = open_memstream(&text, &n);
 	if (!to)
 		ice("out of memory");
-	predict_trace(to, of->program, of->machine, o);
+	predict_trace(to, of->program, of->machine, parts->micro_batches, o);
 	fclose(to);
 	json_t *trace = json_loadb(text, n, 0, NULL);
 	if (!trace)
 		ice("a predicted trace is no JSON");
 	fputs("\"predicted\": ", f);
-	report_put_trace(f, trace, of->program, a);
+	report_put_trace(f, trace, of->program, parts, a);
 	fputs(",\n", f);
 	json_decref(trace);
 	free(text);
 }
 
-/* The plan as `shardc plan --format=json` prints it, without hints. */
-static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
+/* The plan as `shardc plan --format=json` prints it, without hints, with the prediction of the step that is shown. */
+static void put_plan(FILE *f, const ReportOf *of, const StepParts *parts, const Options *o, Diag *d)
 {
 	Options json = *o;
+	bool many = of->v->of[VARIANT_FIRST];
 	json.what.format = FORMAT_JSON;
 	json.what.trace = NULL;
-	json.what.global_batch = 0; /* the page shows one micro-batch */
+	json.graph.accum = many ? ACCUM_MANY : o->graph.accum; /* a text says it itself */
+	json.what.global_batch = many ? parts->micro_batches * MAX(of->v->of[VARIANT_ONLY]->batch, 1)
+		* MAX(o->sharding.world, 1) : 0;
 	fputs("\"plan\": ", f);
 	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
 	if (of->machine)
@@ -137,15 +140,18 @@ static void put_data(FILE *f, const Report *r, const ReportOf *of, const Options
 	fprintf(f, "{\"model\": \"%s\", \"file\": \"%s\", \"command\": \"%s\", \"target\": \"%s\", \"batch\": %lld,\n",
 		str_escape(a, ESCAPE_JSON, m->name), str_escape(a, ESCAPE_JSON, o->input),
 		str_escape(a, ESCAPE_JSON, o->typed), options_cuda(o) ? "cuda" : "cpu", (long long)m->batch);
-	fprintf(f, "\"micro_batches\": %s, \"optimizer\": \"%s\",\n", of->v->of[VARIANT_FIRST] ? "true" : "false",
+	const StepParts parts = report_parts(of->program, o);
+	fprintf(f, "\"many\": %s, \"micro_batches\": %lld, \"optimizer\": \"%s\",\n",
+		of->v->of[VARIANT_FIRST] ? "true" : "false", (long long)parts.micro_batches,
 		str_escape(a, ESCAPE_JSON, ir_train(m)->optimizer ? ir_train(m)->optimizer : ""));
-	put_plan(f, of, o, d);
-	report_put_program(f, of, o, a);
+	put_plan(f, of, &parts, o, d);
+	report_put_parts(f, &parts);
+	report_put_program(f, of, &parts, o, a);
 	if (of->machine)
-		put_prediction(f, of, o, a);
+		put_prediction(f, of, &parts, o, a);
 	if (r->trace) {
 		fputs("\"measured\": ", f);
-		report_put_trace(f, r->trace, of->program, a);
+		report_put_trace(f, r->trace, of->program, &parts, a);
 		fputs(",\n", f);
 	}
 	put_log(f, r->log, a);

@@ -22,7 +22,7 @@ typedef struct Report {
 bool report_begin(Report *r, const Options *o, Arena *a, Diag *d);
 void report_end(Report *r);
 
-/* What the page is about: a step of one micro-batch. */
+/* What the page is about: a step, of several micro-batches where the program may have them. */
 typedef struct ReportOf {
 	const Sizes *program;
 	const Variants *v;         /* its modules at PLAN; of several sizes those of the largest */

@@ -1,6 +1,6 @@
 /* report/rows.c: the program as rows of the page's data: ops, parameters, and what is in memory from which op to which.
  *
- * Positions are numbers of ops, counted over forward, backward and update. */
+ * Positions are numbers of ops, counted over forward, backward and update of each part of the step. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static void put_op(FILE *f, const Op *op, const LayoutRank *who, Arena *a)
 	fprintf(f, "%s,%s,%s]", quoted(op->loc->node, a), quoted(blocks_scope(a, op->loc), a), quoted(op->loc->role, a));
 }
 
-static void put_ops(FILE *f, const Buffers *b, const LayoutRank *who, Arena *a)
+static void put_ops(FILE *f, const HeldList *l, const LayoutRank *who, Arena *a)
 {
 	fputs("\"classes\": [", f);
 	for (int c = 0; c < COST_CLASSES; c++)
@@ -34,10 +34,31 @@ static void put_ops(FILE *f, const Buffers *b, const LayoutRank *who, Arena *a)
 	for (int s = 0; s < RT_STREAMS; s++)
 		fprintf(f, ", \"%s\"", stream_info[s].text);
 	fputs(", \"host\"],\n\"ops\": [", f);
-	for (int p = 0; p < b->n_ops; p++) {
+	for (int p = 0; p < l->n_ops; p++) {
 		fputs(p ? ",\n" : "\n", f);
-		put_op(f, b->op[p], who, a);
+		put_op(f, l->op[p], who, a);
 	}
+	fputs("],\n", f);
+}
+
+/* ---- collectives ---- */
+
+/* [part, number in its program, kind, unit, stream, slot, bytes, op] */
+static void put_collectives(FILE *f, const HeldList *l, const StepParts *parts, const Plan *plan)
+{
+	int shown = 0;
+	fputs("\"collectives\": [", f);
+	for (int i = 0; i < parts->n; i++)
+		for (int p = parts->at[i].first, n = 0; p < parts->at[i].first + parts->at[i].n_ops; p++) {
+			const Op *op = l->op[p];
+			if (!(op_info[op->kind].flags & COMM))
+				continue;
+			PlanCollective c = {.kind = op_collective(op), .stream = op_stream(op->kind),
+				.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
+				.message = plan_message(parts->at[i].m, op)};
+			fprintf(f, "%s[%d,%d,\"%s\",%d,\"%s\",%d,%" PRId64 ",%d]", shown++ ? ",\n" : "\n", i, ++n,
+				collective_info[c.kind].text, c.unit, stream_info[c.stream].text, c.slot, plan_received(plan, &c), p);
+		}
 	fputs("],\n", f);
 }
 
@@ -51,11 +72,11 @@ static const char *path_of(const Symbol *s, const char *scope, Arena *a)
 }
 
 /* The module of the op that first reads each parameter, by index in m->symbols. */
-static const char **scopes_of(const Buffers *b, const Module *m, Arena *a)
+static const char **scopes_of(const HeldList *l, const Module *m, Arena *a)
 {
 	const char **scope = NEW_N(a, const char *, m->n_symbols);
-	for (int p = 0; p < b->n_ops; p++) {
-		const Op *op = b->op[p];
+	for (int p = 0; p < l->n_ops; p++) {
+		const Op *op = l->op[p];
 		if (op->kind == OP_VIEW_OP && !scope[op->sym->index])
 			scope[op->sym->index] = blocks_scope(a, op->loc);
 	}
@@ -63,9 +84,9 @@ static const char **scopes_of(const Buffers *b, const Module *m, Arena *a)
 }
 
 /* [module and name, name, type, elements, trained, unit] */
-static void put_params(FILE *f, const Buffers *b, const Module *m, Arena *a)
+static void put_params(FILE *f, const HeldList *l, const Module *m, Arena *a)
 {
-	const char **scope = scopes_of(b, m, a);
+	const char **scope = scopes_of(l, m, a);
 	int n = 0;
 	fputs("\"params\": [", f);
 	for (int i = 0; i < m->n_symbols; i++) {
@@ -115,12 +136,29 @@ static void put_peak(FILE *f, const HeldList *l, Arena *a)
 	fputs("},\n", f);
 }
 
-void report_put_program(FILE *f, const ReportOf *of, const Options *o, Arena *a)
+/* How the parts lie in memory together, and the rank that needs most then. */
+static Plan plan_of(const ReportOf *of, const StepParts *parts, const Options *o, Arena *a)
 {
-	Module *m = of->v->of[VARIANT_ONLY];
-	const HeldList *held = held_find(m, of->plan->layout, &of->plan->who, o, a);
-	put_ops(f, held->b, &of->plan->who, a);
-	put_params(f, held->b, m, a);
+	LayoutModel *joined = NEW(a, LayoutModel);
+	Plan plan = {.layout = of->plan->layout, .who = of->plan->who};
+	if (parts->n == 1)
+		return plan;
+	*joined = memory_join(of->v, parts->micro_batches > 2, a);
+	memory_describe(joined, &plan.who, of->v->of[VARIANT_ONLY], o);
+	plan.layout = joined;
+	return plan;
+}
+
+void report_put_program(FILE *f, const ReportOf *of, const StepParts *parts, const Options *o, Arena *a)
+{
+	const Plan plan = plan_of(of, parts, o, a);
+	Module *m[VARIANT_COUNT];
+	for (int i = 0; i < parts->n; i++)
+		m[i] = parts->at[i].m;
+	const HeldList *held = held_find(&(HeldOf){m, parts->n, plan.layout, &plan.who}, o, a);
+	put_ops(f, held, &plan.who, a);
+	put_collectives(f, held, parts, &plan);
+	put_params(f, held, of->v->of[VARIANT_ONLY], a);
 	put_held(f, held, a);
 	put_peak(f, held, a);
 }

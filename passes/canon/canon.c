@@ -15,7 +15,7 @@ const RuleSet canon_rules = {rules, COUNT_OF(rules)};
 bool pass_canon(Module *m, const Options *o, Diag *d)
 {
 	(void)o;
-	loss_note_reductions(m);
+	loss_note_samples(m, m);
 	rewrite_module(m, d, 1, &canon_rules, NULL, NULL);
 	return true;
 }

@@ -644,7 +644,7 @@ static bool attach(Loss *l, Arena *scratch)
 		return false;
 	l->adds = l->adds || l->o->graph.loss_reduce == LOSS_REDUCE_SUM;
 	check_norm(l);
-	loss_say_mixing(m, l->sum, l->d);
+	loss_say_mixing(m, output, l->sum, l->d);
 	PtrMap *copy = loss_clone_eval(m, scratch, false);
 	report_eval(l, copy);
 	report_forward(l);

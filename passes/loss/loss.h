@@ -29,18 +29,21 @@ bool loss_classes_are_last(const Module *m, const Value *logits);
 
 /* ---- reduce.c ---- */
 
-/* For modules with batches of one sample: notes in attribute `over` of each scalar output whether it is a sum, a
- * mean or a ratio over samples.  Must run before any rewrite rule, since rules remove reductions over dims of 1 and
- * divisions by 1. */
-void loss_note_reductions(Module *m);
+/* For modules with batches of one sample: notes in attributes of each output what the graph shows of its samples: as a
+ * number, whether it is a sum, a mean or a ratio over them, and in which node they meet or are told apart by their
+ * places.  of: m itself, or the same model with larger batches, whose graph shows more.  Must run before any rewrite
+ * rule, since rules remove dims of 1, and reductions over them and divisions by 1.  Outputs that have notes keep
+ * them. */
+void loss_note_samples(Module *m, const Module *of);
 /* Whether the losses that an output gives on ranks and micro-batches are added rather than averaged.  Warns where a
  * mean is only assumed, and where --loss-reduce contradicts the graph. */
 bool loss_adds(const Module *m, const Options *o, const Op *output, Diag *d);
 /* Whether num / den is a mean over what den counts: both are sums over samples, and den is a sum of numbers that do
  * not depend on parameters.  output: the quotient; its note counts where rules have changed the module. */
 bool loss_is_ratio(const Module *m, const Op *output, const Value *num, const Value *den);
-/* Notes that the loss compares samples of a batch with each other, or depends on their positions in it. */
-void loss_say_mixing(const Module *m, const Value *loss, Diag *d);
+/* Notes that the loss compares samples of a batch with each other, or depends on their positions in it.  output: of
+ * which it is the loss; with batches of one sample, its notes count. */
+void loss_say_mixing(const Module *m, const Op *output, const Value *loss, Diag *d);
 /* Sets attribute `whole` of eval's report to the node because of which a partial last batch must not be padded. */
 void loss_mark_whole(Module *m, Diag *d);
 

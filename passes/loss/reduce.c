@@ -67,19 +67,47 @@ static const char *noted(const Op *output)
 	return attr_get_str(output->attrs, "over", "");
 }
 
-void loss_note_reductions(Module *m)
+/* The output of this name; NULL: there is none. */
+static const Op *output_named(const Module *m, const char *name)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op->kind == OP_OUTPUT && !strcmp(op->sym->name, name))
+			return op;
+	return NULL;
+}
+
+/* What the value of an output is over samples: sum, mean, ratio, or "". */
+static const char *over_of(const Module *m, SampleScan *scan, const Value *y, const Samples *x)
+{
+	bool ratio = y->op->kind == OP_DIV && loss_is_ratio(m, NULL, op_in(y->op, 0), op_in(y->op, 1));
+	return ratio ? "ratio" : !samples_is_plain(scan, x) ? "" : x->kind == SAMPLES_SUM ? "sum" : "mean";
+}
+
+/* The op in which samples meet; that of the output where its samples are not its rows, which labels and targets are. */
+static const Op *meets_in(const Module *of, const Value *y, const Samples *x)
+{
+	bool turned = of->batch > 1 && x->kind == SAMPLES_AXIS && (x->axis || x->batches != 1);
+	return x->mixes ? x->mixes : turned ? y->op : NULL;
+}
+
+void loss_note_samples(Module *m, const Module *of)
 {
 	Arena *scratch = arena_new();
-	SampleScan *scan = samples_new(m, scratch, false);
+	SampleScan *scan = samples_new(of, scratch, false);
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
-		const Value *y = op->kind == OP_OUTPUT ? op_in(op, 0) : NULL;
-		if (m->batch != 1 || !y || type_numel(&y->type) != 1 || *noted(op))
+		const Op *same = m->batch == 1 && op->kind == OP_OUTPUT && !attr_find(op->attrs, "meets")
+			? output_named(of, op->sym->name) : NULL;
+		if (!same)
 			continue;
+		const Value *y = op_in(same, 0);
 		Samples x = samples_of(scan, y);
-		bool ratio = y->op->kind == OP_DIV && loss_is_ratio(m, NULL, op_in(y->op, 0), op_in(y->op, 1));
-		const char *over = ratio ? "ratio" : !samples_is_plain(scan, &x) ? "" : x.kind == SAMPLES_SUM ? "sum" : "mean";
-		if (*over)
+		const Op *meets = meets_in(of, y, &x);
+		const char *over = type_numel(&y->type) == 1 ? over_of(of, scan, y, &x) : "";
+		if (*over && !*noted(op))
 			op->attrs = attr_str(m, op->attrs, "over", over);
+		op->attrs = attr_str(m, op->attrs, "meets", meets ? node_of(m, meets) : "");
+		if (x.placed)
+			op->attrs = attr_str(m, op->attrs, "places", node_of(m, x.placed));
 	}
 	arena_free(scratch);
 }
@@ -133,18 +161,23 @@ bool loss_is_ratio(const Module *m, const Op *output, const Value *num, const Va
 
 /* ---- samples that meet ---- */
 
-void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
+void loss_say_mixing(const Module *m, const Op *output, const Value *loss, Diag *d)
 {
 	Arena *scratch = arena_new();
 	Samples x = samples_of(samples_new(m, scratch, false), loss);
-	if (x.placed && !x.mixes) /* comparisons take their labels from positions */
+	bool one = m->batch == 1, has = one && attr_find(output->attrs, "meets");
+	const char *meets = has ? attr_get_str(output->attrs, "meets", "") : x.mixes ? node_of(m, x.mixes) : "";
+	const char *places = has ? attr_get_str(output->attrs, "places", "") : x.placed ? node_of(m, x.placed) : "";
+	const char *numbers = one ? "That of every rank and micro-batch is 0"
+		: arena_printf(scratch, "Those of every rank and micro-batch are 0 to %lld", (long long)m->batch - 1);
+	const char *own = one ? "sample" : arena_printf(scratch, "%lld samples", (long long)m->batch);
+	if (*places && !*meets) /* comparisons take their labels from positions */
 		diag_note(d, file_of(m), "the loss depends on the places of samples in their batch: in %s each has other "
-			"numbers.  Those of every rank and micro-batch are 0 to %lld, so W ranks do not equal one rank with W "
-			"times the batch", node_of(m, x.placed), (long long)m->batch - 1);
-	if (x.mixes)
+			"numbers.  %s, so W ranks do not equal one rank with W times the batch", places, numbers);
+	if (*meets)
 		diag_note(d, file_of(m), "the loss depends on which samples share a batch: they meet in %s.  Each rank and "
-			"micro-batch sees its own %lld samples, so W ranks do not equal one rank with W times the batch "
-			"(docs/training.md, Numbers)", node_of(m, x.mixes), (long long)m->batch);
+			"micro-batch sees its own %s, so W ranks do not equal one rank with W times the batch "
+			"(docs/training.md, Numbers)", meets, own);
 	arena_free(scratch);
 }
 

@@ -2,7 +2,8 @@
  *
  * Gathered units are held from their gather to their reshard, flat gradients from their zero_gaps to the end of their
  * reduction or, where they stay, to the update, reduced ones from their reduction to the update, values from the op
- * that makes them to the last that reads them, and scratch memory while its op runs.  All else is there always. */
+ * that makes them to the last that reads them, and scratch memory while its op runs.  All else is there always.  What
+ * micro-batches carry on is held from the one that begins it to the one that ends it. */
 #include "passes/memory/held.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ typedef struct Finder {
 /* op: the position of what made it; -1: nothing did. */
 static void add(Finder *f, HeldKind kind, const char *name, int64_t bytes, int first, int last, int op)
 {
-	Held x = {kind, name, bytes, first, MIN(last, f->out->b->n_ops - 1), op};
+	Held x = {kind, name, bytes, first, MIN(last, f->out->n_ops - 1), op};
 	if (bytes > 0)
 		vec_push(f->a, f->out, x);
 }
@@ -38,7 +39,7 @@ static void add_resting(Finder *f)
 		{HELD_OTHER, "device tables", m.tables}, {HELD_OTHER, "snapshot", m.snapshot},
 	};
 	for (int i = 0; i < COUNT_OF(rest); i++)
-		add(f, rest[i].kind, rest[i].name, rest[i].bytes, 0, f->out->b->n_ops - 1, -1);
+		add(f, rest[i].kind, rest[i].name, rest[i].bytes, 0, f->out->n_ops - 1, -1);
 }
 
 static int64_t flat_gradient(const LayoutUnit *u, int64_t ranks)
@@ -81,8 +82,8 @@ static void add_units(Finder *f)
 	Taken *at = NEW_N(f->a, Taken, f->layout->n_units);
 	for (int i = 0; i < f->layout->n_units; i++)
 		at[i] = (Taken){-1, -1, -1};
-	for (int p = 0; p < f->out->b->n_ops; p++) {
-		const Op *op = f->out->b->op[p], *reduce = ends_reduce(op);
+	for (int p = 0; p < f->out->n_ops; p++) {
+		const Op *op = f->out->op[p], *reduce = ends_reduce(op);
 		const Unit *u = reduce ? reduce->unit : op->unit;
 		if (!u)
 			continue;
@@ -105,26 +106,28 @@ static void add_units(Finder *f)
 	}
 }
 
-static void add_values(Finder *f, const Options *o)
+/* begin: the position of the program's first op. */
+static void add_values(Finder *f, const Buffers *b, int begin, const Options *o)
 {
-	const Buffers *b = f->out->b;
 	for (int i = 0; i < b->n; i++) {
 		const Buffer *x = &b->at[i];
 		if (x->place.region != REGION_GRAD)
-			add(f, HELD_ACTIVATIONS, arena_printf(f->a, "%%%s", x->value->name), x->bytes, x->first, x->last, x->first);
+			add(f, HELD_ACTIVATIONS, arena_printf(f->a, "%%%s", x->value->name), x->bytes, begin + x->first,
+				begin + MIN(x->last, b->n_ops - 1), begin + x->first);
 	}
 	for (int p = 0; p < b->n_ops; p++)
-		add(f, HELD_WORKSPACE, op_info[b->op[p]->kind].text, op_workspace(b->op[p], o), p, p, p);
+		add(f, HELD_WORKSPACE, op_info[b->op[p]->kind].text, op_workspace(b->op[p], o), begin + p, begin + p,
+			begin + p);
 }
 
 static void find_peak(HeldList *l, Arena *a)
 {
-	int64_t *more = NEW_N(a, int64_t, l->b->n_ops + 1), now = 0;
+	int64_t *more = NEW_N(a, int64_t, l->n_ops + 1), now = 0;
 	for (int i = 0; i < l->n; i++) {
 		more[l->at[i].first] += l->at[i].bytes;
 		more[l->at[i].last + 1] -= l->at[i].bytes;
 	}
-	for (int p = 0; p < l->b->n_ops; p++) {
+	for (int p = 0; p < l->n_ops; p++) {
 		now += more[p];
 		if (now > l->peak_bytes) {
 			l->peak = p;
@@ -133,14 +136,23 @@ static void find_peak(HeldList *l, Arena *a)
 	}
 }
 
-HeldList *held_find(Module *m, const LayoutModel *layout, const LayoutRank *who, const Options *o, Arena *a)
+HeldList *held_find(const HeldOf *of, const Options *o, Arena *a)
 {
 	HeldList *l = NEW(a, HeldList);
-	Finder f = {l, layout, who, a};
-	l->b = buffers_find(m, false, a);
+	Finder f = {l, of->layout, of->who, a};
+	Buffers **b = NEW_N(a, Buffers *, of->n);
+	for (int i = 0; i < of->n; i++) {
+		b[i] = buffers_find(of->m[i], false, a);
+		l->n_ops += b[i]->n_ops;
+	}
+	l->op = NEW_N(a, const Op *, l->n_ops + 1);
+	for (int i = 0, begin = 0; i < of->n; begin += b[i++]->n_ops)
+		for (int p = 0; p < b[i]->n_ops; p++)
+			l->op[begin + p] = b[i]->op[p];
 	add_resting(&f);
 	add_units(&f);
-	add_values(&f, o);
+	for (int i = 0, begin = 0; i < of->n; begin += b[i++]->n_ops)
+		add_values(&f, b[i], begin, o);
 	find_peak(l, a);
 	return l;
 }
@@ -169,7 +181,7 @@ static const char *name_by(const HeldList *l, const Held *x, HeldBy by, Arena *a
 {
 	switch (by) {
 	case HELD_BY_CATEGORY: return held_text[x->kind];
-	case HELD_BY_MODULE: return x->kind == HELD_ACTIVATIONS ? block_of(blocks_scope(a, l->b->op[x->op]->loc), a) : NULL;
+	case HELD_BY_MODULE: return x->kind == HELD_ACTIVATIONS ? block_of(blocks_scope(a, l->op[x->op]->loc), a) : NULL;
 	case HELD_BY_UNIT: return x->kind == HELD_GATHERED || x->kind == HELD_GRADIENTS ? strchr(x->name, '@') + 1 : NULL;
 	}
 	ice("held by %d", (int)by);

@@ -11,7 +11,7 @@ typedef enum HeldKind {
 } HeldKind;
 extern const char *const held_text[HELD_KINDS]; /* "gathered" */
 
-/* Positions are numbers of ops, counted over forward, backward and update. */
+/* Positions are numbers of ops, counted over forward, backward and update of each program in turn. */
 typedef struct Held {
 	HeldKind kind;
 	const char *name;        /* "%linear_7", "gathered @h.3" */
@@ -22,12 +22,18 @@ typedef struct Held {
 typedef struct HeldList {
 	Held *at;
 	int n, cap;
-	const Buffers *b;        /* its ops are those of the positions */
+	const Op **op; int n_ops; /* of the positions */
 	int peak;                /* the first position at which most is held */
 	int64_t peak_bytes;
 } HeldList;
-/* m: at PLAN, laid out as `layout`; who: the rank that is asked about. */
-HeldList *held_find(Module *m, const LayoutModel *layout, const LayoutRank *who, const Options *o, Arena *a);
+/* The programs that run one after the other, at PLAN: one, or those of micro-batches; how they are laid out together,
+ * and the rank that is asked about. */
+typedef struct HeldOf {
+	Module *const *m; int n;
+	const LayoutModel *layout;
+	const LayoutRank *who;
+} HeldOf;
+HeldList *held_find(const HeldOf *of, const Options *o, Arena *a);
 
 typedef struct HeldShare { const char *name; int64_t bytes; } HeldShare;
 typedef VEC(HeldShare) HeldShares;

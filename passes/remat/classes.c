@@ -1,5 +1,6 @@
 /* passes/remat/classes.c: finds the values of repeated blocks that are alike, and a rule for each such class.
  *
+ * In a model without repeated blocks each node is a class of its own, if its values are large enough to matter.
  * Values are alike if their nodes have one name but for the index of the block: /h.0/mlp/Gelu, /h.1/mlp/Gelu.  Where
  * names do not have it, they are the k-th ops of their kind in modules whose names differ in that index alone; where
  * these do not have it either, their ops stand at the same place of blocks with the same ops.
@@ -36,6 +37,25 @@ static int block_of(const Remat *r, const Op *op)
 static const char *node_of(const Op *op)
 {
 	return op->loc->node ? op->loc->node : "";
+}
+
+/* Where there are no blocks, a node whose values have less than such a part of all bytes is no class. */
+enum { SMALL = 256 };
+
+static bool is_open(const Remat *r, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (remat_is_open(r, op->out[i]))
+			return true;
+	return false;
+}
+
+static int64_t bytes_of(const Remat *r, const Op *op)
+{
+	int64_t bytes = 0;
+	for (int i = 0; i < op->n_out; i++)
+		bytes += remat_is_open(r, op->out[i]) ? type_bytes(&op->out[i]->type) : 0;
+	return bytes;
 }
 
 static void hash_blocks(Finder *f)
@@ -95,6 +115,8 @@ static int next_ordinal(Finder *f, const char *key)
 static const char *new_key(Finder *f, const Op *op, int block)
 {
 	Arena *a = f->r->a;
+	if (block < 0)
+		return node_of(op);
 	const char *node = without_index(f, node_of(op), block);
 	const char *scope = node ? NULL : without_index(f, blocks_scope(a, op->loc), block);
 	const char *kind = op_info[kind_of(op)].text;
@@ -130,7 +152,7 @@ static void add(Finder *f, const Op *op, const char *key)
 		vec_push(a, &g->scope, blocks_scope(a, op->loc));
 	}
 	for (int i = 0; i < op->n_out; i++)
-		if (remat_is_inner(f->r, op->out[i]))
+		if (remat_is_open(f->r, op->out[i]))
 			vec_push(a, &g->value, op->out[i]);
 }
 
@@ -241,7 +263,7 @@ static bool is_exact(const Remat *r, const Group *g, const char *expression, boo
 	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
 		bool inner = false;
 		for (int i = 0; i < op->n_out; i++)
-			inner = inner || remat_is_inner(r, op->out[i]);
+			inner = inner || remat_may(r, op->out[i]);
 		const char *text = scopes ? blocks_scope(r->a, op->loc) : node_of(op);
 		bool is = inner && (kind == OP_COUNT || remat_is_op(op, kind)) && pattern_matches(&re, text);
 		exact = exact && (!is || map_get(own, node_of(op)));
@@ -293,10 +315,14 @@ RematClasses remat_classes(const Remat *r)
 	Finder f = {.r = r, .family = NEW_N(a, uint64_t, r->blocks->n), .n_ops = NEW_N(a, int, r->blocks->n),
 		.place = map_new(a), .ordinal = map_new(a), .group = map_new(a)};
 	RematClasses out = {0};
+	int64_t all = 0;
 	hash_blocks(&f);
+	IR_FOR_OPS(r->m, SEC_FORWARD, op)
+		all += r->blocks->n ? 0 : bytes_of(r, op);
 	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
 		int block = block_of(r, op);
-		if (block >= 0 && *node_of(op) && !r->fixed[op->out[0]->id])
+		bool counts = block >= 0 || (!r->blocks->n && is_open(r, op) && bytes_of(r, op) > all / SMALL);
+		if (counts && *node_of(op) && !r->fixed[op->out[0]->id])
 			add(&f, op, key_of(&f, op, block));
 		if (block >= 0)
 			f.n_ops[block]++;

@@ -2,8 +2,8 @@
  *
  * {"recompute": [RULE, ..], "keep": [RULE, ..]}: a rule is an object of at least one of "node" and "scope", regular
  * expressions of the ONNX node and the module scope of the op that makes a value, and "op", a kind of op, which may
- * stand inside a loop.  All of a rule's members must match.  Values of blocks that match a rule of "recompute" and none
- * of "keep" are chosen.
+ * stand inside a loop.  All of a rule's members must match.  Values that match a rule of "recompute" and none of "keep"
+ * are chosen, inside and outside of blocks.
  *
  * Refuses, all at once, members that are unknown or of another type, wrong expressions, and rules that choose or keep
  * nothing: such a rule is a mistake, or one of another model. */
@@ -21,7 +21,7 @@ typedef struct Rule {
 	OpKind op; bool has_op;
 	bool usable;                 /* no problem of the rule itself was found */
 	bool is;                     /* it matches the op that is looked at */
-	int matches, inner, counts;  /* values of blocks; those that may be recomputed; those for which the rule decides */
+	int matches, inner, counts;  /* values; those that may be recomputed; those for which the rule decides */
 	const struct Rule *rival;    /* a rule of "keep" that took one of its values */
 } Rule;
 typedef VEC(Rule *) RuleVec;
@@ -150,6 +150,12 @@ static bool matches(const Rule *rule, const Op *op, const char *scope)
 	return true;
 }
 
+/* Whether rules may be about the op: it computes values. */
+static bool is_computed(const Op *op)
+{
+	return op->n_out && !(op_info[op->kind].flags & SRC);
+}
+
 /* The first rule that matches; counts matches of all, and says which they are. */
 static Rule *first_match(const RuleVec *rules, const Op *op, const char *scope, bool inner)
 {
@@ -171,7 +177,7 @@ static void match_op(const Reader *p, const Op *op)
 	const char *scope = blocks_scope(p->r->a, op->loc);
 	bool inner = false;
 	for (int i = 0; i < op->n_out; i++)
-		inner = inner || remat_is_inner(p->r, op->out[i]);
+		inner = inner || remat_may(p->r, op->out[i]);
 	Rule *again = first_match(&p->recompute, op, scope, inner);
 	Rule *keep = first_match(&p->keep, op, scope, inner);
 	if (!again || !inner)
@@ -199,7 +205,7 @@ static const char *hint(const Reader *p, const Rule *rule)
 	if (!rule->text[k] || (rule->text[0] && rule->text[1]))
 		return "";
 	IR_FOR_OPS(p->r->m, SEC_FORWARD, op)
-		if (op->n_out && p->r->blocks->of_value[op->out[0]->id] >= 0)
+		if (is_computed(op))
 			vec_push(p->r->a, &names, k ? blocks_scope(p->r->a, op->loc) : op->loc->node ? op->loc->node : "");
 	return near_pattern(p->r->a, rule->text[k], names.at, names.n);
 }
@@ -209,11 +215,13 @@ static void check_rule(const Reader *p, const Rule *rule, bool keep)
 	if (!rule->usable || rule->counts)
 		return;
 	if (!rule->matches)
-		diag_error(p->d, rule->at, "matches none of the values that the %d repeated blocks have in memory; a fused "
-			"loop has the node of its result%s", p->r->blocks->n, hint(p, rule));
+		diag_error(p->d, rule->at, "matches none of the values that forward has in memory; a fused loop has the node "
+			"of its result%s", hint(p, rule));
 	else if (!rule->inner)
-		diag_error(p->d, rule->at, "all %d values that match are read outside of their blocks, so they live anyway",
-			rule->matches);
+		diag_error(p->d, rule->at, "%s read outside of %s, or part of what happens once, so %s anyway",
+			rule->matches == 1 ? "the value that matches is" : arena_printf(p->r->a, "all %d values that match are",
+			rule->matches), rule->matches == 1 ? "its block" : "their blocks",
+			rule->matches == 1 ? "it lives" : "they live");
 	else if (keep)
 		diag_error(p->d, rule->at, "keeps nothing that a rule of \"recompute\" chooses and no rule before it keeps: "
 			"leave it out");
@@ -233,7 +241,7 @@ static void free_rules(const RuleVec *rules)
 static void match_all(const Reader *p)
 {
 	IR_FOR_OPS(p->r->m, SEC_FORWARD, op)
-		if (op->n_out && p->r->blocks->of_value[op->out[0]->id] >= 0)
+		if (is_computed(op))
 			match_op(p, op);
 	for (int i = 0; i < p->recompute.n; i++)
 		check_rule(p, p->recompute.at[i], false);
@@ -251,10 +259,7 @@ bool remat_policy(Remat *r, const char *policy, Diag *d)
 	Reader p = {.r = r, .where = arena_printf(r->a, "%s: $", name), .d = d};
 	read_root(&p, root);
 	json_decref(root);
-	if (r->blocks->n)
-		match_all(&p);
-	else
-		diag_error(d, name, "the model has no repeated blocks, and what is recomputed is of these");
+	match_all(&p);
 	free_rules(&p.recompute);
 	free_rules(&p.keep);
 	return d->errors == before;

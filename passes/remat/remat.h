@@ -1,7 +1,7 @@
 /* passes/remat/remat.h: what backward computes again instead of keeping it, and what a choice comes to.
  *
- * A choice is made of values inside of repeated blocks; all others live into backward where it reads them.  A value is
- * named by the ONNX node of the op that makes it, since ops have other names and kinds once they are fused. */
+ * Others than the chosen values live into backward where it reads them.  A value is named by the ONNX node of the op
+ * that makes it, since ops have other names and kinds once they are fused. */
 #ifndef SHARDC_REMAT_H
 #define SHARDC_REMAT_H
 
@@ -16,18 +16,22 @@ typedef struct Remat {
 	Module *m;
 	Arena *a;
 	Blocks *blocks;
-	bool *kept;      /* read outside of its block, so it lives anyway */
+	bool *kept;      /* not to be recomputed: read outside of its block, so it lives anyway, or part of an effect */
 	bool *fixed;     /* made of parameters and constants alone: blocks keep nothing for it */
 	bool *chosen;    /* backward may compute it again; set by the caller */
 	bool *wanted;    /* backward reads it, or needs it for what it reads, and computes it again */
 	Op **before;     /* by block: first op of backward that wants something of it */
+	Op **first;      /* by Value.id, of wanted values outside of blocks: first op of backward that needs it */
 } Remat;
 /* m: at TRAIN, after pass fuse.  Nothing is chosen yet. */
 Remat *remat_begin(Module *m, Arena *a);
 /* Sets wanted and before to what follows from chosen. */
 void remat_find_wanted(Remat *r);
+bool remat_may(const Remat *r, const Value *v);           /* a policy may choose it */
 bool remat_is_inner(const Remat *r, const Value *v);      /* of a block, and not kept */
-bool remat_is_recomputed(const Remat *r, const Value *v); /* inner and chosen */
+/* --remat=auto decides about it: it is inner or, in a model without repeated blocks, a policy may choose it. */
+bool remat_is_open(const Remat *r, const Value *v);
+bool remat_is_recomputed(const Remat *r, const Value *v); /* it may be, and is chosen */
 bool remat_is_op(const Op *op, OpKind kind);              /* of this kind, or a loop that has such an op */
 
 /* policy.c: sets chosen to what the policy says: a path, or the text itself.  False after messages, one for each

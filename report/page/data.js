@@ -5,7 +5,19 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const plan = data.plan, prediction = plan.prediction || null;
 const SECTIONS = ["forward", "backward", "update"];
 
-const ops = data.ops.map((row, number) => ({number, kind: row[0], result: row[1], type: row[2], section: SECTIONS[row[3]],
+// The programs of the step: that of its only micro-batch, or of the first, those between, of which one is shown, and the
+// last.
+const parts = data.parts.map(([name, times, first, n]) => ({name, times, first, n}));
+const repeated = parts.find(part => part.times > 1) || null;
+
+function partAt(number) {
+	return parts.find(part => number < part.first + part.n);
+}
+
+// Bytes that are mapped for the step.
+const mapped = parts.length > 1 ? plan.micro_batches[Math.min(parts.length, 3)].total : plan.memory.total;
+
+const ops = data.ops.map((row, number) => ({number, part: partAt(number), kind: row[0], result: row[1], type: row[2], section: SECTIONS[row[3]],
 	unit: row[4] < 0 ? null : plan.units[row[4]].name, class: data.classes[row[5]], node: row[6], scope: row[7],
 	role: row[8]}));
 
@@ -16,7 +28,8 @@ function opText(op) {
 // What is known of an op besides its name, a line each.
 function opLines(op) {
 	const role = op.role ? ` (${op.role})` : "";
-	return [op.type, `${op.section}${role}, op ${op.number}`, op.unit ? "unit " + op.unit : "",
+	const micro = parts.length > 1 ? `, micro-batch ${op.part.name}` : "";
+	return [op.type, `${op.section}${role}, op ${op.number}${micro}`, op.unit ? "unit " + op.unit : "",
 		op.scope ? "module " + op.scope : "", op.node ? "node " + op.node : ""].filter(line => line);
 }
 

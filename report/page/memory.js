@@ -43,16 +43,22 @@ function columnsOf(places, view, width) {
 	return out;
 }
 
+// "forward"; of several micro-batches "first: forward", "middle \u00d7 6: backward".
+function sectionText(op) {
+	const times = op.part.times > 1 ? ` \u00d7 ${op.part.times}` : "";
+	return parts.length > 1 ? `${op.part.name}${times}: ${op.section}` : op.section;
+}
+
 function drawSections(context, places, view, width, height, paint) {
 	let begin = 0;
 	for (let p = 1; p <= ops.length; p++) {
-		if (p < ops.length && ops[p].section === ops[begin].section)
+		if (p < ops.length && ops[p].section === ops[begin].section && ops[p].part === ops[begin].part)
 			continue;
 		const x = view.x(places[begin], width), end = p < ops.length ? view.x(places[p], width) : width - view.right;
 		const from = Math.max(x, view.left), room = Math.min(end, width - view.right) - from;
 		context.fillStyle = paint("dim");
 		if (room > 10)
-			context.fillText(fitted(context, ops[begin].section, room - 6), from + 4, 10);
+			context.fillText(fitted(context, sectionText(ops[begin]), room - 6), from + 4, 10);
 		context.strokeStyle = paint("dim");
 		context.setLineDash([2, 3]);
 		context.beginPath();
@@ -142,13 +148,13 @@ function memoryChart() {
 	let places = byOp, text = tick => "op " + countText(tick);
 	const view = range(() => places === byOp ? Math.max(ops.length, 1) : step.seconds, 78, 10);
 	const one = chart("memory over the step, stacked by category", () => 300, (context, width, height, paint) => {
-		const bottom = height - AXIS, top = Math.max(plan.memory.total, held.total[held.peak]) * 1.12 || 1;
+		const bottom = height - AXIS, top = Math.max(mapped, held.total[held.peak]) * 1.12 || 1;
 		const y = bytes => bottom - bytes / top * (bottom - 4);
 		const columns = columnsOf(places, view, width);
 		axisBelow(context, view, width, bottom, text, paint);
 		drawAreas(context, columns, used, y, view.left, paint);
 		drawSections(context, places, view, width, bottom, paint);
-		drawLevel(context, plan.memory.total, "mapped " + bytesText(plan.memory.total), y, view, width, paint);
+		drawLevel(context, mapped, "mapped " + bytesText(mapped), y, view, width, paint);
 		drawPeak(context, places, view, width, y, paint);
 		context.fillStyle = paint("dim");
 		const unit = 1024 ** Math.floor(Math.log(top) / Math.log(1024));

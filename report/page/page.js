@@ -10,7 +10,8 @@ function tiles() {
 		: "on one host")];
 	if (prediction) {
 		const tokens = prediction.tokens_per_s > 0;
-		out.push(tile(timeText(prediction.step_ms * 1000), "a step, predicted"),
+		out.push(tile(timeText(prediction.step_ms * 1000), "a step" + (data.micro_batches > 1 ?
+			` of ${countText(data.micro_batches)} micro-batches` : "") + ", predicted"),
 			tile(countText(tokens ? prediction.tokens_per_s : prediction.samples_per_s), (tokens ? "tokens" : "samples") +
 				" a second, predicted"),
 			tile(percentText(prediction.mfu), "of the machine's peak"),
@@ -19,7 +20,7 @@ function tiles() {
 	}
 	if (measured && measured.steps.length)
 		out.push(tile(timeText(typicalStep(measured).seconds), `a step, ${measured.kind}`));
-	out.push(tile(bytesText(plan.memory.total), "of memory on a rank" + (prediction ? prediction.fits ? ", which fits" :
+	out.push(tile(bytesText(mapped), "of memory on a rank" + (prediction ? prediction.fits ? ", which fits" :
 		", which does not fit" : ""), prediction ? prediction.fits ? "good" : "bad" : null));
 	const loss = data.log.length ? series("loss") : [];
 	if (loss.length)
@@ -45,18 +46,22 @@ const PARTS = [["Timeline", "timeline", timeline], ["Memory", "memory", memoryCh
 	["Collectives", "collectives", collectives], ["Model", "model", tree], ["Run", "run", run],
 	...(plan.alternatives ? [["Answers", "answers", answers]] : []), ["Reproduce", "reproduce", reproduce]];
 
-// What the page leaves out of a step of several micro-batches.
+// What is shown of a step of several micro-batches.
 function microBatches() {
 	const ms = prediction && prediction.micro_batches_ms;
-	return "A step may have several micro-batches (--accum=many); this page shows a step of one" + (ms ? `. A step of A ` +
-		`takes ${ms.first.toFixed(3)} + (A - 2) \u00d7 ${ms.middle.toFixed(3)} + ${ms.last.toFixed(3)} ms.` : ".");
+	const which = data.micro_batches === 1 ? "its only one" : repeated ? `the first, one of the ${repeated.times} between, ` +
+		"which run the same program, and the last" : data.micro_batches === 2 ? "the first and the last" :
+		"the first, the middle and the last";
+	return `A step may have several micro-batches (--accum=many); this one has ${countText(data.micro_batches)}, as ` +
+		`--global-batch says or else 3. Shown is ${which}.` + (ms ? ` A step of A takes ${ms.first.toFixed(3)} + (A - 2) ` +
+		`\u00d7 ${ms.middle.toFixed(3)} + ${ms.last.toFixed(3)} ms.` : "");
 }
 
 (() => {
 	const begin = performance.now(), page = document.getElementById("page");
 	page.replaceChildren(el("h1", null, data.model), el("p", null, about()),
 		el("nav", null, ...PARTS.map(([title, id]) => el("a", {href: "#" + id}, title))), tiles());
-	if (data.micro_batches)
+	if (data.many)
 		page.append(el("p", null, microBatches()));
 	for (const [title, id, make] of PARTS)
 		page.append(el("section", {id}, el("h2", null, title), ...make()));

@@ -34,41 +34,43 @@ function measuredWaits() {
 	return waits;
 }
 
-// The ops that are collectives, in the order of the plan's list.
-function collectiveOps() {
-	return ops.filter(op => op.class === "collectives");
-}
-
 function collectives() {
-	const rows = plan.step.collectives, of = collectiveOps(), waits = measuredWaits();
-	const guess = new Map(prediction ? prediction.collectives.map(c => [c.number, c]) : []);
+	const waits = measuredWaits(), many = parts.length > 1, runs = measured ? microBatchesOf(typicalStep(measured)) : [];
+	const rows = data.collectives.map(([part, number, op, unit, stream, slot, bytes, at]) => ({part: parts[part], number, op,
+		unit: unit < 0 ? "" : plan.units[unit].name, stream, slot: slot < 0 ? null : slot, bytes, at}));
+	const guess = new Map(prediction ? prediction.collectives.map(c => [c.micro_batch + c.number, c]) : []);
 	if (!rows.length)
 		return [el("p", null, "A step has no collectives.")];
 	const ms = value => value.toFixed(3);
 	const columns = [["no", "number"], ["op", ""], ["unit", "text"], ["stream", ""], ["slot", "number"],
 		["bytes", "number", countText]];
+	if (many)
+		columns.unshift(["micro-batch", ""]);
+	const exposed = columns.length + 1;
 	if (prediction)
 		columns.push(["takes ms", "number", ms], ["exposed ms", "number", ms, true]);
 	if (measured)
 		columns.push([measured.kind + " exposed ms", "number", ms, true]);
 	if (prediction)
 		columns.push(["why it is exposed", "text"]);
-	const values = rows.map((row, i) => {
-		const p = guess.get(row.number), out = [row.number, row.op, row.unit || "", row.stream, row.slot, row.bytes];
+	const values = rows.map(row => {
+		const p = guess.get(row.part.name + row.number), out = [row.number, row.op, row.unit, row.stream, row.slot, row.bytes];
+		if (many)
+			out.unshift(row.part.name + (row.part.times > 1 ? ` \u00d7 ${row.part.times}` : ""));
 		if (prediction)
 			out.push(p ? p.end_ms - p.begin_ms : null, p ? p.exposed_ms : null);
 		if (measured)
-			out.push(of[i] ? (waits.get(of[i].number) || 0) / 1000 : null);
+			out.push((waits.get(row.at) || 0) / 1000 / (runs.filter(run => run.part === row.part).length || 1));
 		if (prediction)
 			out.push(p ? p.reason : "");
 		return out;
 	});
-	const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
+	const bytes = rows.reduce((sum, row) => sum + row.bytes * row.part.times, 0);
 	const said = prediction ? ` Computing waits ${ms(prediction.exposed_ms)} ms of ${ms(prediction.step_ms)} ms for them` +
 		`, which take ${ms(prediction.transferring_ms)} ms.` : " With --machine=FILE, shardc plan predicts how long each " +
 		"takes and why computing waits for it.";
 	return [el("p", null, `Bytes are those that rank ${plan.rank} receives: ${bytesText(bytes)} in a step.${said}`),
-		table("collectives", columns, values, row => prediction && row[7] > 1e-4 * prediction.step_ms)];
+		table("collectives", columns, values, row => prediction && row[exposed] > 1e-4 * prediction.step_ms)];
 }
 
 function units() {

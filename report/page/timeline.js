@@ -1,7 +1,7 @@
 // timeline.js: the streams of a step, predicted over measured.
 "use strict";
 
-const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 140;
+const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 140, BAND = 16;
 
 function sliceColor(slice, stream) {
 	if (slice.mark)
@@ -46,10 +46,47 @@ function drawRow(context, slices, stream, view, width, y, paint) {
 	return drawn;
 }
 
-// The rows from top to bottom: each stream that has slices, in each trace.
+// The micro-batches of a step of several, from their slices on the stream that computes.
+function microBatchesOf(step) {
+	const out = [];
+	let last = null, lastEnd = 0;
+	for (const slice of step.streams[0]) {
+		if (!slice.op || slice.mark)
+			continue;
+		if (!last || slice.op.part !== last.part || slice.op.number < last.number)
+			out.push({part: slice.op.part, begin: last ? lastEnd : 0});
+		last = slice.op;
+		lastEnd = slice.end;
+	}
+	for (const [i, one] of out.entries()) {
+		const alone = out.filter(other => other.part === one.part).length === 1;
+		one.end = i + 1 < out.length ? out[i + 1].begin : step.seconds;
+		one.text = one.part.name + (alone && one.part.times > 1 ? ` \u00d7 ${one.part.times}` : "");
+	}
+	return out;
+}
+
+// A band of names above the rows: each micro-batch from its begin to its end.
+function drawMicroBatches(context, band, view, width, paint) {
+	for (const one of band.of) {
+		const x = view.x(one.begin, width), from = Math.max(x, view.left);
+		const room = Math.min(view.x(one.end, width), width - view.right) - from;
+		if (room <= 0)
+			continue;
+		context.fillStyle = paint("line");
+		context.fillRect(from, band.y, Math.max(room - 1, 1), BAND - 2);
+		context.fillStyle = paint("text");
+		context.fillText(fitted(context, one.text, room - 8), from + 4, band.y + BAND / 2);
+	}
+	context.fillStyle = paint("dim");
+	context.fillText("micro-batch", 8, band.y + BAND / 2);
+}
+
+// The rows from top to bottom: each stream that has slices, in each trace; above them the micro-batches of each.
 function rowsOf(shown) {
-	const rows = [];
-	let y = 6;
+	const rows = [], bands = parts.length < 2 ? [] : shown.map((one, i) =>
+		({y: 6 + i * BAND, kind: one.kind, of: microBatchesOf(one.step)}));
+	let y = 6 + bands.length * BAND;
 	for (let stream = 0; stream < data.streams.length; stream++) {
 		const of = shown.filter(one => one.step.streams[stream].length);
 		of.forEach((one, i) => {
@@ -58,7 +95,7 @@ function rowsOf(shown) {
 		});
 		y += of.length ? BETWEEN : 0;
 	}
-	return {rows, height: y + AXIS};
+	return {rows, bands, height: y + AXIS};
 }
 
 function sliceLines(slice, row, rows) {
@@ -94,6 +131,8 @@ function timeline() {
 	const one = chart("timeline of the streams of a step", () => layout.height, (context, width, height, paint) => {
 		let drawn = 0;
 		axisBelow(context, view, width, height - AXIS, timeText, paint);
+		for (const band of layout.bands)
+			drawMicroBatches(context, band, view, width, paint);
 		for (const row of layout.rows) {
 			drawn += drawRow(context, row.slices, row.stream, view, width, row.y, paint);
 			context.fillStyle = paint(row.first ? "text" : "dim");
@@ -103,6 +142,7 @@ function timeline() {
 			if (shown.length > 1)
 				context.fillText(row.kind, 74, row.y + ROW / 2 + 1);
 		}
+		one.canvas.dataset.micro = layout.bands.map(band => band.of.map(each => each.text).join(", ")).join("; ");
 		one.canvas.dataset.rows = layout.rows.length;
 		one.canvas.dataset.slices = layout.rows.reduce((sum, row) => sum + row.slices.length, 0);
 		return drawn;
@@ -114,8 +154,13 @@ function timeline() {
 		const row = layout.rows.find(r => y >= r.y && y < r.y + ROW);
 		const slack = (view.to - view.from) / box.width;
 		const slice = row && !event.buttons ? row.slices[firstAfter(row.slices, time - slack)] : null;
+		const band = event.buttons ? null : layout.bands.find(b => y >= b.y && y < b.y + BAND);
+		const micro = band && band.of.find(each => each.begin <= time && time < each.end);
 		if (slice && slice.begin <= time + slack)
 			showTip(event, sliceText(slice), sliceLines(slice, row, layout.rows));
+		else if (micro)
+			showTip(event, "micro-batch " + micro.text, [`${band.kind}: ${timeText(micro.end - micro.begin)}, from ` +
+				timeText(micro.begin), `${countText(micro.part.n)} ops`]);
 		else
 			hideTip();
 	});
@@ -127,7 +172,9 @@ function timeline() {
 			view.set(0, view.all());
 			one.redraw();
 		}}, ...s.trace.steps.map(step => el("option", {selected: step === s.step}, `${step.step}: ${timeText(step.seconds)}`)))));
-	const legends = shown.map(s => el("div", {class: "bar"}, el("span", null, `${s.kind}, ${timeText(s.step.seconds)}:`),
+	const once = s => repeated && s.trace === predicted ? `, with one of the ${repeated.times} micro-batches between` : "";
+	const legends = shown.map(s => el("div", {class: "bar"}, el("span", null, `${s.kind}, ${timeText(s.step.seconds)}` +
+		once(s) + ":"),
 		legend(totals(s.step).map(([name, us]) => [name, `${TOTALS[name] || name} ${timeText(us)}`]))));
 	const missing = !predicted ? "A prediction beside it: shardc plan .. --machine=FILE (docs/prediction.md)." : !measured ?
 		"A measured step below it: --report-trace=FILE." : "";

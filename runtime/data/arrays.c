@@ -99,8 +99,8 @@ static bool check_rows(const DataSet *set, Diag *d)
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i], *first = &set->columns[0];
 		if (c->n_samples != first->n_samples) {
-			diag_error(d, c->path, "%" PRId64 " samples, but \"%s\" has %" PRId64, c->n_samples, first->path,
-				first->n_samples);
+			diag_error(d, c->path, "%" PRId64 " sample%s, but \"%s\" has %" PRId64, c->n_samples,
+				c->n_samples == 1 ? "" : "s", first->path, first->n_samples);
 			ok = false;
 		} else if (c->n_samples == 0) {
 			diag_error(d, c->path, "there are no samples in it");

@@ -147,8 +147,9 @@ static bool check_columns(DataSet *set, const RtModel *model, const char *flag, 
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
 		if (c->n_samples != first->n_samples) {
-			diag_error(d, c->path, "%" PRId64 " samples of input \"%s\", but %s has %" PRId64 " of \"%s\"",
-				c->n_samples, c->input->name, first->path, first->n_samples, first->input->name);
+			diag_error(d, c->path, "%" PRId64 " sample%s of input \"%s\", but %s has %" PRId64 " of \"%s\"",
+				c->n_samples, c->n_samples == 1 ? "" : "s", c->input->name, first->path, first->n_samples,
+				first->input->name);
 			ok = false;
 		} else if (c->n_samples == 0) {
 			diag_error(d, c->path, "there are no samples in it");

@@ -72,7 +72,7 @@ static int64_t copy_of(SaveFile *out, const SaveFile *f, char *at, Arena *a)
 
 /* Maps the memory of this rank's copy.  Its pages are touched at the start, because faulting them in during the first
  * save is slow.  NULL after a message. */
-static char *map_copy(int64_t bytes, const char *program, Diag *d)
+static char *map_snapshot(int64_t bytes, const char *program, Diag *d)
 {
 	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED) {
@@ -94,7 +94,7 @@ bool snapshot_open(SaveSet *c, Diag *d)
 	Snapshot *s = NEW(c->arena, Snapshot);
 	s->set = *c;
 	s->bytes = planned;
-	if (planned && !(s->at = map_copy(planned, c->rt->p->options->program, d)))
+	if (planned && !(s->at = map_snapshot(planned, c->rt->p->options->program, d)))
 		return false;
 	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
 		at += copy_of(&s->set.file[i], &c->file[i], s->at + at, c->arena);

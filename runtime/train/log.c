@@ -174,7 +174,7 @@ void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples)
 	printf("eval after step %lld: loss %.4f", (long long)step, r->loss);
 	if (r->has_accuracy)
 		printf("  accuracy %.4f", r->accuracy);
-	printf("  (%lld samples)\n", (long long)n_samples);
+	printf("  (%lld sample%s)\n", (long long)n_samples, n_samples == 1 ? "" : "s");
 	fflush(stdout);
 }
 

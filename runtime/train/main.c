@@ -145,8 +145,8 @@ static bool evaluate(Run *run)
 		return ok;
 	log_eval(&run->log, step, &r, n);
 	if (n < s->eval.n_samples)
-		printf("  (%" PRId64 " samples left out, only whole batches of %" PRId64 " are evaluated: %s)\n",
-			s->eval.n_samples - n, s->eval.batch, s->rt.model->loss.whole);
+		printf("  (%" PRId64 " sample%s left out, only whole batches of %" PRId64 " are evaluated: %s)\n",
+			s->eval.n_samples - n, s->eval.n_samples - n == 1 ? "" : "s", s->eval.batch, s->rt.model->loss.whole);
 	return true;
 }
 
@@ -335,8 +335,9 @@ static bool open_eval_data(Run *run)
 		return false;
 	note_lengths(s, &s->eval, "eval-lengths");
 	if (m->loss.whole && s->eval.n_samples < s->eval.batch) {
-		diag_error(s->d, s->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
-			", and only whole batches can be evaluated: %s", s->eval.n_samples, s->eval.batch, m->loss.whole);
+		diag_error(s->d, s->eval.columns[0].path, "%" PRId64 " sample%s less than one batch of %" PRId64
+			", and only whole batches can be evaluated: %s", s->eval.n_samples,
+			s->eval.n_samples == 1 ? " is" : "s are", s->eval.batch, m->loss.whole);
 		return false;
 	}
 	run->has_eval = true;
@@ -357,8 +358,9 @@ static bool open_data(Run *run)
 	if (!o->text[OPT_steps])
 		o->steps = ceil_div(s->train.n_samples, session_samples(s));
 	if (s->train.n_columns && s->train.n_samples < session_samples(s) && session_is_first(s))
-		diag_note(s->d, s->train.columns[0].path, "%" PRId64 " samples are fewer than the %" PRId64 " of a step: "
-			"a step takes some of them more than once", s->train.n_samples, session_samples(s));
+		diag_note(s->d, s->train.columns[0].path, "%" PRId64 " sample%s fewer than the %" PRId64 " of a step: a step "
+			"takes some of them more than once", s->train.n_samples, s->train.n_samples == 1 ? " is" : "s are",
+			session_samples(s));
 	return open_eval_data(run);
 }
 

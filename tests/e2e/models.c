@@ -186,6 +186,78 @@ static OnnxText *own_loss(void)
 	return m;
 }
 
+/* A transpose of three dims. */
+static void add_turned(OnnxText *m, const char *in, const char *out, const int64_t perm[3])
+{
+	Buf node = node_text(out, "Transpose", in, out);
+	attr_is(&node, "perm", 3, perm);
+	model_node(m, node);
+}
+
+static OnnxText *of_samples(const char *dims)
+{
+	OnnxText *m = model_new();
+	m->opset = plain.opset;
+	m->ir_version = plain.ir_version;
+	model_input(m, "x", FLOAT, dims);
+	model_floats(m, "fc.weight", "4,4", 7, ramp);
+	model_ints(m, "rows", 2, (int64_t[]){-1, 4});
+	return m;
+}
+
+static OnnxText *mean_of(OnnxText *m, const char *of)
+{
+	model_op(m, "/Mean", "ReduceMean", of, "mean");
+	model_op(m, "/Squeeze", "Squeeze", "mean", "loss");
+	model_output(m, "loss");
+	return m;
+}
+
+/* Attention whose samples are never along the first axis: steps are, and then samples and their two heads together. */
+static OnnxText *steps_first(void)
+{
+	static const int64_t swapped[] = {1, 0, 2}, last[] = {1, 2, 0};
+	OnnxText *m = of_samples("N,6,4");
+	model_ints(m, "steps", 3, (int64_t[]){6, -1, 4});
+	model_ints(m, "heads", 3, (int64_t[]){6, -1, 2});
+	add_turned(m, "x", "turned", swapped);
+	model_op(m, "/Flat", "Reshape", "turned,rows", "flat");
+	model_op(m, "/fc/MatMul", "MatMul", "flat,fc.weight", "projected");
+	model_op(m, "/Steps", "Reshape", "projected,steps", "of_steps");
+	model_op(m, "/Heads", "Reshape", "of_steps,heads", "of_heads");
+	add_turned(m, "of_heads", "q", swapped);
+	add_turned(m, "of_heads", "k", last);
+	model_op(m, "/Scores", "MatMul", "q,k", "scores");
+	model_op(m, "/Softmax", "Softmax", "scores", "weights");
+	model_op(m, "/Mix", "MatMul", "weights,q", "mixed");
+	add_turned(m, "mixed", "back", swapped);
+	model_op(m, "/Join", "Reshape", "back,rows", "joined");
+	return mean_of(m, "joined");
+}
+
+/* Each sample is compared with each: by a product, and by differences. */
+static OnnxText *compared(void)
+{
+	OnnxText *m = of_samples("N,4");
+	model_op(m, "/fc/MatMul", "MatMul", "x,fc.weight", "h");
+	model_op(m, "/Turn", "Transpose", "h", "turned");
+	model_op(m, "/Compare", "MatMul", "h,turned", "all");
+	return mean_of(m, "all");
+}
+
+static OnnxText *pairs(void)
+{
+	OnnxText *m = of_samples("N,4");
+	model_ints(m, "down", 3, (int64_t[]){-1, 1, 4});
+	model_ints(m, "across", 3, (int64_t[]){1, -1, 4});
+	model_op(m, "/fc/MatMul", "MatMul", "x,fc.weight", "h");
+	model_op(m, "/Down", "Reshape", "h,down", "rows_of");
+	model_op(m, "/Across", "Reshape", "h,across", "columns_of");
+	model_op(m, "/Difference", "Sub", "rows_of,columns_of", "off");
+	model_op(m, "/Abs", "Abs", "off", "distance");
+	return mean_of(m, "distance");
+}
+
 /* What must lie in a range: probabilities, classes that are drawn, lengths. */
 static OnnxText *ranges(void)
 {
@@ -276,7 +348,7 @@ static const Model models[] = {
 	MODEL(external_missing), MODEL(external_absolute), MODEL(external_leaves), MODEL(external_folder),
 	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
 	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss), MODEL(ranges),
-	MODEL(lookup), MODEL(lookup_texts),
+	MODEL(lookup), MODEL(lookup_texts), MODEL(steps_first), MODEL(compared), MODEL(pairs),
 };
 
 /* ---- the commands ---- */

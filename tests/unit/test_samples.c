@@ -349,6 +349,37 @@ static void training(void)
 	CU_ASSERT_STRING_EQUAL(mixes, "");
 }
 
+/* ---- reshapes: one sample is followed as two are ---- */
+
+/* Steps first, all rows, steps, heads beside the samples, and all rows again. */
+static const char turned[] = "module \"m\" level=MODEL batch=%d {\n  input \"x\" : f32[%d,6,4] {batched=1}\n"
+	"  forward {\n"
+	"    %%x : f32[%d,6,4] = input \"x\"\n    %%t : f32[6,%d,4] = transpose %%x {perm=[1,0,2]}\n"
+	"    %%r : f32[%d,4] = reshape %%t {shape=[%d,4]}\n    %%s : f32[6,%d,4] = reshape %%r {shape=[6,%d,4]}\n"
+	"    %%h : f32[6,%d,2] = reshape %%s {shape=[6,%d,2]}\n    %%j : f32[%d,4] = reshape %%h {shape=[%d,4]}\n  }\n}\n";
+
+static void reshapes(void)
+{
+	static const struct { int axis, batches; } wanted[] = {{0, 1}, {1, 1}, {0, 6}, {1, 1}, {1, 1}, {0, 6}};
+	for (int b = 1; b <= 4; b *= 2) {
+		Diag d = {.out = stderr};
+		Arena *a = arena_new();
+		Module *m = ir_parse("samples", arena_printf(a, turned, b, b, b, b, 6 * b, 6 * b, b, b, 2 * b, 2 * b, 6 * b,
+			6 * b), &d);
+		CU_ASSERT_FATAL(m && ir_verify(m, NULL, &d));
+		SampleScan *scan = samples_new(m, a, false);
+		int i = 0;
+		IR_FOR_OPS(m, SEC_FORWARD, op) {
+			Samples x = samples_of(scan, op->out[0]);
+			UNIT_CHECK(x.kind == SAMPLES_AXIS && x.axis == wanted[i].axis && x.batches == wanted[i].batches,
+				op->out[0]->name);
+			i++;
+		}
+		ir_module_free(m);
+		arena_free(a);
+	}
+}
+
 /* ---- batches of one sample: what canon leaves of a sum and a mean over them looks the same ---- */
 
 #define ONE "module \"m\" level=MODEL batch=1 {\n  input \"x\" : f32[1,4] {batched=1}\n" \
@@ -458,6 +489,7 @@ void suite_samples(void)
 	CU_pSuite s = CU_add_suite("samples", NULL, NULL);
 	CU_add_test(s, "sums, means, comparisons", kinds);
 	CU_add_test(s, "batch norms in training", training);
+	CU_add_test(s, "reshapes of one, two and four samples", reshapes);
 	CU_add_test(s, "batches of one sample", one_sample);
 	CU_add_test(s, "the loss of one sample", of_one);
 	CU_add_test(s, "notes of places and comparisons", notes);
