@@ -76,7 +76,8 @@ static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DT
 	bool master = bcast != DT_F32;
 	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
 		{rest, true, 1000, param, grad, reduce, kept, bcast, master, false},
-		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false, LAYOUT_OFFLOAD_NONE};
+		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false,
+		LAYOUT_OFFLOAD_NONE};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
