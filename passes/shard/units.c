@@ -489,19 +489,18 @@ static bool check_broadcast(const Options *o, int whole, Diag *d)
 }
 
 /* Checks what lies elsewhere: an owner broadcasts from parameters at rest to parameters at rest. */
-static bool check_offload(const Options *o, const Groups *groups, Arena *a, Diag *d)
+static bool check_offload(const Options *o, int whole, const Groups *groups, Arena *a, Diag *d)
 {
-	for (int i = 0; i < groups->n && options_cuda(o); i++) {
-		const Group *g = &groups->at[i];
-		int said = g->said ? g->said->offload : -1;
-		if (offload_of(o, said) != LAYOUT_OFFLOAD_PARAMS || !strategy_info[g->strategy].owned)
-			continue;
-		diag_error(d, said < 0 ? "--offload" : arena_printf(a, "%s.offload", g->said->at), "params is refused with "
-			"--target=cuda and %s, whose owners broadcast from GPU to GPU what rests there: give optim, or another "
-			"strategy", strategy_info[g->strategy].text);
-		return false;
+	const char *where = o->memory.offload == LAYOUT_OFFLOAD_PARAMS ? "--offload" : NULL;
+	for (int i = 0; i < groups->n && !where; i++) {
+		const PolicyUnit *said = groups->at[i].said;
+		where = said && said->offload == LAYOUT_OFFLOAD_PARAMS ? arena_printf(a, "%s.offload", said->at) : NULL;
 	}
-	return true;
+	bool refused = where && options_cuda(o) && strategy_info[whole].owned;
+	if (refused)
+		diag_error(d, where, "params is refused with --target=cuda and %s, whose owners broadcast from GPU to GPU what "
+			"rests there: give optim, or another strategy", strategy_info[whole].text);
+	return !refused;
 }
 
 static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, Diag *d)
@@ -514,7 +513,7 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 	ok = find_ignored(m, o, &wrap.file, left_out, &ignored, a, d) && ok;
 	ok = ok && wrap_groups(m, &wrap, left_out, groups, a, d);
 	ok = ok && set_strategies(o, groups, &whole, a, d);
-	ok = ok && check_broadcast(o, whole, d) && check_offload(o, groups, a, d);
+	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, groups, a, d);
 	if (!ok)
 		return false;
 	if (strategy_info[whole].owned) {
@@ -541,8 +540,8 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 			dtype_info[gradient_dtype(o, o->precision.reduce_dtype)].text);
 }
 
-/* Warns that --offload=optim has no effect without states or f32 masters, which are what the file holds, or where all
- * units say for themselves what it holds. */
+/* Warns that --offload has no effect: where all units say for themselves what of them lies elsewhere; of optim, without
+ * states or f32 masters. */
 static void check_offloaded(const Module *m, const Options *o, const OptimizerInfo *opt, Diag *d)
 {
 	bool some = opt->n_states > 0, unsaid = !m->train;
@@ -550,11 +549,11 @@ static void check_offloaded(const Module *m, const Options *o, const OptimizerIn
 		some = some || unit_has_master(m->units[i]);
 		unsaid = unsaid || m->units[i]->offload < 0;
 	}
-	if (o->memory.offload == LAYOUT_OFFLOAD_OPTIM && !some)
-		diag_warn(d, "--offload", "%s keeps no states, so nothing lies in the file: optim is not used", opt->name);
-	else if (o->memory.offload != LAYOUT_OFFLOAD_NONE && !unsaid)
+	if (o->memory.offload != LAYOUT_OFFLOAD_NONE && !unsaid)
 		diag_warn(d, "--offload", "the policy file says of all units what of them lies elsewhere: %s is not used",
 			offload_text[o->memory.offload]);
+	else if (o->memory.offload == LAYOUT_OFFLOAD_OPTIM && !some)
+		diag_warn(d, "--offload", "%s keeps no states: optim is not used", opt->name);
 }
 
 static bool check_rounding(const Module *m, const Options *o, Diag *d)
