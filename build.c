@@ -32,6 +32,19 @@ bool build_load(Variants *v, Options *o, int smaller, Arena *a, Diag *d)
 	return ok;
 }
 
+/* Checks --offload beside a text that has units: of GPUs, those that say nothing are made for what its block says. */
+static bool check_offload(const Module *m, const Options *o, Diag *d)
+{
+	bool unsaid = false, asked = o->memory.offload == LAYOUT_OFFLOAD_PARAMS;
+	for (int i = 0; i < m->n_units; i++)
+		unsaid = unsaid || m->units[i]->offload < 0;
+	bool refused = m->train->cuda && unsaid && asked != (m->train->offload == LAYOUT_OFFLOAD_PARAMS);
+	if (refused)
+		diag_error(d, "--offload", "%s: \"%s\" has units already, for GPUs and offload=%s: leave it out, or compile "
+			"the model again", offload_text[o->memory.offload], o->input, offload_text[m->train->offload]);
+	return !refused;
+}
+
 /* Joins the options with the train block of a text on which passes run.  Its optimizer is there as ops and states, and
  * its target decided some of its ops; the passes behind it read --offload and --matmul-precision, which are those of
  * the block unless they are given. */
@@ -44,6 +57,8 @@ bool build_join_block(const Variants *v, Options *o, Diag *d)
 	if (asked && strcmp(asked, t->optimizer))
 		diag_warn(d, "--optimizer", "the train block of \"%s\" says optimizer=\"%s\": \"%s\" is not used", o->input,
 			t->optimizer, asked);
+	if (o->given.offload && !check_offload(v->of[VARIANT_ONLY], o, d))
+		return false;
 	if (o->given.offload)
 		t->offload = o->memory.offload;
 	o->memory.offload = t->offload;

@@ -32,6 +32,19 @@ bool strategy_from_text(const char *text, Strategy *out)
 	return false;
 }
 
+const char *const offload_text[] = {"none", "optim", "params"};
+
+bool offload_from_text(const char *text, LayoutOffload *out)
+{
+	for (int i = 0; i < COUNT_OF(offload_text); i++) {
+		if (!strcmp(offload_text[i], text)) {
+			*out = (LayoutOffload)i;
+			return true;
+		}
+	}
+	return false;
+}
+
 /* ---- shards ---- */
 
 LayoutSplit layout_split(Strategy s, const LayoutRank *who)
@@ -87,6 +100,14 @@ LayoutRange layout_piece(int64_t n, int64_t members, int64_t me)
 	return (LayoutRange){begin, MIN(most, n - begin)};
 }
 
+bool layout_offloads(const LayoutModel *m)
+{
+	bool any = false;
+	for (int i = 0; i < m->n_units; i++)
+		any = any || m->unit[i].offload != LAYOUT_OFFLOAD_NONE;
+	return any;
+}
+
 /* ---- the walk ---- */
 
 /* One walk over the units.  places are filled if they are not NULL; else only sizes are computed. */
@@ -96,6 +117,14 @@ typedef struct Walk {
 	LayoutPlaces *places;
 	int64_t *slot, *grad_slot; /* first the sizes, then the offsets */
 } Walk;
+
+/* Where the next bytes of a category go: in memory, or, of units that are offloaded, in its section of the file. */
+typedef struct Ends { int64_t memory, file; } Ends;
+
+static int64_t *end_of(Ends *e, bool away)
+{
+	return away ? &e->file : &e->memory;
+}
 
 static int64_t flat_bytes(const LayoutFlat *f, int64_t ranks, DType dtype)
 {
@@ -151,19 +180,19 @@ static int64_t to_offsets(int64_t *size, int n, int64_t at)
 	return at;
 }
 
-static int64_t place_params(const Walk *w)
+static Ends place_params(const Walk *w)
 {
-	int64_t at = 0;
+	Ends ends = {0};
 	for (int i = 0; i < w->m->n_units; i++) {
 		const LayoutUnit *u = &w->m->unit[i];
-		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		int64_t ranks = layout_split(u->strategy, w->who).ranks, *at = end_of(&ends, layout_params_away(u));
 		for (int f = 0; f < u->n_flats; f++) {
 			if (w->places)
-				w->places->param[i][f] = at;
-			at += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
+				w->places->param[i][f] = *at;
+			*at += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
 		}
 	}
-	return at;
+	return ends;
 }
 
 static int64_t place_gathered(const Walk *w)
@@ -194,14 +223,14 @@ static bool in_slot(const LayoutUnit *u, const LayoutRank *who)
 	return u->grad_slot >= 0 && !layout_grad_stays(u, who);
 }
 
-static bool offloads_grads(const LayoutModel *m)
+static bool grads_away(const Walk *w, const LayoutUnit *u)
 {
-	return m->offload == LAYOUT_OFFLOAD_PARAMS && !m->cuda.on;
+	return layout_grads_away(u, w->m->cuda.on);
 }
 
 /* Places flat gradients: first the shared slots, then regions of their own.  Gradients that are reduced in place may
- * lie in the file (--offload). */
-static int64_t place_flat_grads(const Walk *w, int64_t *in_file)
+ * lie in the file. */
+static Ends place_flat_grads(const Walk *w)
 {
 	const LayoutModel *m = w->m;
 	memset(w->grad_slot, 0, sizeof(*w->grad_slot) * (size_t)m->n_grad_slots);
@@ -211,52 +240,50 @@ static int64_t place_flat_grads(const Walk *w, int64_t *in_file)
 		if (in_slot(u, w->who))
 			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], grad_bytes(u, ranks));
 	}
-	int64_t at = to_offsets(w->grad_slot, m->n_grad_slots, 0);
+	Ends ends = {.memory = to_offsets(w->grad_slot, m->n_grad_slots, 0)};
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		bool file = offloads_grads(m) && layout_grad_stays(u, w->who);
-		int64_t begin = file ? *in_file : in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : at, end = begin;
+		int64_t shared = in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : 0;
+		bool away = grads_away(w, u) && layout_grad_stays(u, w->who);
+		int64_t *at = in_slot(u, w->who) ? &shared : end_of(&ends, away);
 		for (int f = 0; f < u->n_flats; f++) {
 			if (!u->flat[f].trainable)
 				continue;
 			if (w->places)
-				w->places->grad[i][f] = end;
-			end += flat_bytes(&u->flat[f], ranks, u->flat[f].grad);
+				w->places->grad[i][f] = *at;
+			*at += flat_bytes(&u->flat[f], ranks, u->flat[f].grad);
 		}
-		if (file)
-			*in_file = end;
-		else if (!in_slot(u, w->who))
-			at = end;
 	}
-	return at;
+	return ends;
 }
 
-/* Places reduced shards, beginning at `at`: those of units with an owner, or those of the other units. */
-static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
+/* Places reduced shards: those of units with an owner, or those of the other units. */
+static void place_reduced(const Walk *w, bool owned, Ends *ends)
 {
 	for (int i = 0; i < w->m->n_units; i++) {
 		const LayoutUnit *u = &w->m->unit[i];
 		bool stays = layout_grad_stays(u, w->who);
+		int64_t *at = end_of(ends, grads_away(w, u));
 		for (int f = 0; f < u->n_flats; f++) {
 			int64_t n = layout_range(u, f, w->who).n;
 			if (!u->flat[f].trainable || has_owner(u) != owned)
 				continue;
 			if (w->places)
-				w->places->grad_shard[i][f] = stays ? w->places->grad[i][f] : n ? at : -1;
-			at += stays ? 0 : n * dtype_info[u->flat[f].kept].bytes;
+				w->places->grad_shard[i][f] = stays ? w->places->grad[i][f] : n ? *at : -1;
+			*at += stays ? 0 : n * dtype_info[u->flat[f].kept].bytes;
 		}
 	}
-	return at;
 }
 
 /* Shards that only their owner has are placed last: peers read the others (hybrid_shard), so these need equal
  * offsets. */
-static int64_t place_grads(const Walk *w, int64_t *in_file)
+static Ends place_grads(const Walk *w)
 {
-	int64_t at = place_flat_grads(w, in_file), *kept = offloads_grads(w->m) ? in_file : &at;
-	*kept = place_reduced(w, true, place_reduced(w, false, *kept));
-	return at;
+	Ends ends = place_flat_grads(w);
+	place_reduced(w, false, &ends);
+	place_reduced(w, true, &ends);
+	return ends;
 }
 
 static int64_t largest_flat(const LayoutUnit *u, int64_t ranks)
@@ -313,29 +340,29 @@ static int64_t place_send(const Walk *w)
 	return place_hook(w, place_copies(w, true, place_copies(w, false, 0)));
 }
 
-/* Places one f32 number for every element that this rank updates, beginning at `at`: a state of the optimizer, or the
- * master copy. */
-static int64_t place_state(const Walk *w, bool masters, LayoutOffsets *offset, int64_t at)
+/* Places one f32 number for every element that this rank updates: a state of the optimizer, or the master copy. */
+static void place_state(const Walk *w, bool masters, LayoutOffsets *offset, Ends *ends)
 {
 	for (int i = 0; i < w->m->n_units; i++) {
 		const LayoutUnit *u = &w->m->unit[i];
+		int64_t *at = end_of(ends, layout_states_away(u));
 		for (int f = 0; f < u->n_flats; f++) {
 			bool has = u->flat[f].trainable && (!masters || u->flat[f].master);
 			int64_t n = has ? layout_range(u, f, w->who).n : 0;
 			if (offset)
-				offset[i][f] = n ? at : -1;
-			at += n * dtype_info[DT_F32].bytes;
+				offset[i][f] = n ? *at : -1;
+			*at += n * dtype_info[DT_F32].bytes;
 		}
 	}
-	return at;
 }
 
-static int64_t place_states(const Walk *w)
+static Ends place_states(const Walk *w)
 {
-	int64_t at = 0;
+	Ends ends = {0};
 	for (int k = 0; k < w->m->n_states; k++)
-		at = place_state(w, false, w->places ? w->places->state[k] : NULL, at);
-	return place_state(w, true, w->places ? w->places->master : NULL, at);
+		place_state(w, false, w->places ? w->places->state[k] : NULL, &ends);
+	place_state(w, true, w->places ? w->places->master : NULL, &ends);
+	return ends;
 }
 
 /* ---- GPUs ---- */
@@ -414,15 +441,14 @@ static LayoutMemory measure(const Walk *w)
 {
 	const LayoutModel *m = w->m;
 	bool alone = w->who->world == 1;
-	int64_t params = place_params(w), states = place_states(w), file_grads = 0;
-	bool file_params = m->offload == LAYOUT_OFFLOAD_PARAMS, file_states = m->offload != LAYOUT_OFFLOAD_NONE;
-	LayoutMemory sum = {.params = file_params ? 0 : params, .gathered = place_gathered(w),
-		.grads = place_grads(w, &file_grads), .send = place_send(w), .states = file_states ? 0 : states,
+	Ends params = place_params(w), grads = place_grads(w), states = place_states(w);
+	LayoutMemory sum = {.params = params.memory, .gathered = place_gathered(w),
+		.grads = grads.memory, .send = place_send(w), .states = states.memory,
 		.buffers = m->state_bytes + (alone ? 0 : m->average_bytes), .inputs = m->input_bytes,
 		.activations = m->act_bytes, .workspace = m->work_bytes,
 		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world),
 		.snapshot = m->snapshot ? layout_snapshot_bytes(m, w->who) : 0,
-		.file = {file_params ? params : 0, file_grads, file_states ? states : 0, 0}};
+		.file = {params.file, grads.file, states.file, 0}};
 	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
 	if (m->cuda.on)
 		move_to_device(&sum, m, w->who);

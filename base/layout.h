@@ -91,6 +91,12 @@ typedef struct LayoutRank { int64_t rank, world, shard_size; } LayoutRank;
 typedef struct LayoutSplit { int64_t ranks, index, group, groups; } LayoutSplit;
 LayoutSplit layout_split(Strategy s, const LayoutRank *who);
 
+/* What of a unit lies in a file: optimizer states and masters (OPTIM); also parameters at rest and the gradients that
+ * the update reads (PARAMS).  On GPUs it lies in pinned host memory instead, and gradients stay on the device. */
+typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_OFFLOAD_PARAMS } LayoutOffload;
+extern const char *const offload_text[3]; /* by LayoutOffload: "none", .. */
+bool offload_from_text(const char *text, LayoutOffload *out);
+
 typedef struct LayoutUnit {
 	Strategy strategy;
 	int owner;                      /* a rank; -1 = none */
@@ -99,7 +105,12 @@ typedef struct LayoutUnit {
 	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has a region of its own */
 	bool own_region;                /* at least one gather of it uses no ring slot */
 	bool apart;                     /* its reduced gradient is summed over micro-batches, in a place of its own */
+	LayoutOffload offload;
 } LayoutUnit;
+/* Whether what a unit has of a category lies in the file or, of programs for GPUs (cuda), in memory of the host. */
+static inline bool layout_params_away(const LayoutUnit *u) { return u->offload == LAYOUT_OFFLOAD_PARAMS; }
+static inline bool layout_states_away(const LayoutUnit *u) { return u->offload != LAYOUT_OFFLOAD_NONE; }
+static inline bool layout_grads_away(const LayoutUnit *u, bool cuda) { return !cuda && layout_params_away(u); }
 
 /* The part of a flat that a rank updates and holds states for: elements [begin, begin + n).  Elements below numel are
  * parameters or gaps between them, the rest is padding.  n is 0 if another rank owns the flat. */
@@ -124,10 +135,6 @@ DType layout_update_dtype(const LayoutUnit *u, int flat, const LayoutRank *who);
 LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
 
 /* ---- memory ---- */
-
-/* What --offload keeps in a file: optimizer states and masters (OPTIM); also parameters at rest and the gradients that
- * the update reads (PARAMS).  On GPUs it is kept in pinned host memory instead, and gradients stay on the device. */
-typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_OFFLOAD_PARAMS } LayoutOffload;
 
 typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, in a step or an evaluation */
 
@@ -163,9 +170,9 @@ typedef struct LayoutModel {
 	int64_t hook_send, hook_keep; /* --comm-hook: bytes in send, per element of a flat gradient */
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: all ranks share memory */
-	LayoutOffload offload;
 	LayoutCuda cuda;   /* filled by memory_complete or by the runtime */
 } LayoutModel;
+bool layout_offloads(const LayoutModel *m); /* some unit lies elsewhere, in part */
 
 /* Bytes of each category that the runtime maps; printed by `shardc plan` and --print-plan. */
 typedef struct LayoutMemory {
@@ -180,7 +187,7 @@ typedef struct LayoutMemory {
 	int64_t tables;      /* GPUs: tables that the update reads, the step's scalars, the next inputs */
 	int64_t snapshot;    /* the copy from which a save is written during the next steps */
 	int64_t total;
-	/* Bytes in the offload file.  They are not counted above, where the same category is smaller by them or 0. */
+	/* Bytes in the offload file.  They are not counted above, where the same category is smaller by them. */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
 	/* GPUs: bytes of host memory, which are not counted above.  Pinned: what --offload keeps there (params, states) and
 	 * what a run needs for itself (pinned).  comm: what peers map. */
@@ -197,13 +204,13 @@ LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
  * ranks: parameters at rest, flat gradients, what is sent, and gathered flats, which peers read when a gather casts. */
 typedef int64_t LayoutOffsets[LAYOUT_MAX_FLATS];
 typedef struct LayoutPlaces {
-	LayoutOffsets *param;       /* [unit]: in params, at rest; when offloaded, in that section of the file */
+	LayoutOffsets *param;       /* [unit]: in params, at rest; or in that section of the file */
 	LayoutOffsets *own;         /* [unit]: in gathered: the unit's own region */
 	int64_t *slot;              /* [slot]: in gathered; the unit's flats follow each other (layout_in_slot) */
 	LayoutOffsets *grad;        /* [unit]: in grads; or in the file, if it stays there */
 	LayoutOffsets *grad_shard;  /* [unit]: in grads or the file: what the update reads; = grad if layout_grad_stays */
-	LayoutOffsets *state[2];    /* [unit]: in states */
-	LayoutOffsets *master;      /* [unit]: in states */
+	LayoutOffsets *state[2];    /* [unit]: in states, or in that section of the file */
+	LayoutOffsets *master;      /* [unit]: the same */
 	LayoutOffsets *send;        /* [unit]: in send: gradients as they are sent; -1: they are sent from grads */
 	LayoutOffsets *bcast;       /* [unit]: in send: the same for broadcasts */
 	int64_t hook_send;          /* in send: a hook's scratch memory for the largest flat */

@@ -213,6 +213,15 @@ static int dtypes_width(const Plan *p, Arena *a)
 	return width;
 }
 
+/* Whether units differ in what of them lies elsewhere. */
+static bool offloads_differ(const Plan *p)
+{
+	bool differ = false;
+	for (int i = 1; i < p->layout->n_units; i++)
+		differ = differ || p->layout->unit[i].offload != p->layout->unit[0].offload;
+	return differ;
+}
+
 /* dtypes: the width of their column. owners: there is a column of them. */
 static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, int dtypes, bool owners, Arena *a)
 {
@@ -221,6 +230,8 @@ static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, int dtypes
 	int64_t bytes = rest_bytes(u, layout_split(u->strategy, &p->who).ranks);
 	if (dtypes)
 		fprintf(f, " %-*s", dtypes, dtypes_of(u, a));
+	if (offloads_differ(p))
+		fprintf(f, " %-7s", offload_text[u->offload]);
 	if (owners)
 		fprintf(f, " %6s", u->owner < 0 ? "-" : arena_printf(a, "%d", u->owner));
 	fprintf(f, " %6d %13" PRId64 " %13" PRId64 " %9" PRId64 " %10s %7d %7d", unit->n_params, unit->elements,
@@ -239,8 +250,9 @@ void plan_text_units(FILE *f, const Plan *p)
 	int width = name_width(p), dtypes = dtypes_width(p, a);
 	bool owners = any_owner(p);
 	if (p->layout->n_units)
-		fprintf(f, "%-*s  %-13s%s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
-			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", owners ? "  owner" : "",
+		fprintf(f, "%-*s  %-13s%s%s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
+			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", offloads_differ(p) ? " offload" : "",
+			owners ? "  owner" : "",
 			"params", "elements", "trainable", "padding", "bytes/rank", "gathers", "reduces",
 			owners ? " broadcasts" : "", "first .. last use");
 	for (int i = 0; i < p->layout->n_units; i++) {
@@ -338,8 +350,8 @@ static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 {
 	const LayoutUnit *u = &p->layout->unit[i];
 	const PlanUnit *unit = &p->unit[i];
-	fprintf(f, "\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"owner\": %s, \"params\": %d, ",
-		str_escape(a, ESCAPE_JSON, unit->name), strategy_info[u->strategy].text,
+	fprintf(f, "\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"offload\": \"%s\", \"owner\": %s, \"params\": %d, ",
+		str_escape(a, ESCAPE_JSON, unit->name), strategy_info[u->strategy].text, offload_text[u->offload],
 		u->owner < 0 ? "null" : arena_printf(a, "%d", u->owner), unit->n_params);
 	fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"padding\": %" PRId64
 		", \"bytes_per_rank\": %" PRId64 ", ", unit->elements, unit->trainable,

@@ -111,7 +111,6 @@ static Memories memories_of(const CodegenPlan *p, Arena *a)
 			: memory_join(p->variants, i > OF_STEPS + 1, a);
 		LayoutRank who = p->who;
 		l.hosts = p->layout->hosts;
-		l.offload = p->layout->offload;
 		l.cuda = p->layout->cuda;
 		l.snapshot = p->layout->snapshot;
 		who.rank = out.rank[i] = layout_rank_most(&l, &who);

@@ -79,14 +79,15 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char
 	Buf rows = {0};
 	for (int u = 0; u < l->n_units; u++) {
 		const LayoutUnit *unit = &l->unit[u];
-		buf_printf(&rows, "%s{STRATEGY_%s, %d, %s, %d, %s, %s}", u ? ", " : "\t",
+		buf_printf(&rows, "%s{STRATEGY_%s, %d, %s, %d, %s, %s, LAYOUT_OFFLOAD_%s}", u ? ", " : "\t",
 			upper(e, strategy_info[unit->strategy].text), unit->owner,
 			shared_macro(e, out, "FLATS", "", flats_text(e, unit)), unit->grad_slot,
-			unit->own_region ? "true" : "false", unit->apart ? "true" : "false");
+			unit->own_region ? "true" : "false", unit->apart ? "true" : "false",
+			upper(e, offload_text[unit->offload]));
 	}
 	buf_printf(out, "/* FLATS: how many, {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
 		"broadcast; f32 master, away}.\n"
-		" * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart. */\n"
+		" * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart, offload. */\n"
 		"static const LayoutUnit units%s[] = {\n%s\n};\n\n", suffix, rows.at);
 	buf_free(&rows);
 	if (!l->n_gathers)
@@ -103,12 +104,10 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
 		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .saved_bytes = %" PRId64
 		",\n\t\t.hook_send = %" PRId64
-		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
+		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
 		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
-		l->state_bytes, l->work_bytes, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep, l->sync_bytes,
-		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
-		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
+		l->state_bytes, l->work_bytes, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep, l->sync_bytes);
 }
 
 /* ---- collectives ---- */

@@ -38,6 +38,11 @@ const Train *ir_train(const Module *m)
 	return m->train ? m->train : &none;
 }
 
+LayoutOffload ir_offload(const Module *m, const Unit *u)
+{
+	return u->offload >= 0 ? (LayoutOffload)u->offload : ir_train(m)->offload;
+}
+
 const char *ir_intern(Module *m, const char *s)
 {
 	return map_intern(m->interned, s);
@@ -69,7 +74,7 @@ Unit *ir_add_unit(Module *m, const char *name, Strategy strategy)
 	u->name = ir_intern(m, name);
 	u->strategy = strategy;
 	u->owner = u->reshard_after_forward = u->forward_prefetch = u->backward_prefetch = -1;
-	u->param_dtype = u->reduce_dtype = -1;
+	u->param_dtype = u->reduce_dtype = u->offload = -1;
 	u->index = m->n_units;
 	if (m->n_units == m->cap_units)
 		m->units = arena_grow(m->arena, m->units, sizeof(*m->units), &m->cap_units);

@@ -184,6 +184,7 @@ struct Unit {
 	int reshard_after_forward; /* 0: stays gathered into backward, 1: does not; -1: as its strategy does */
 	int forward_prefetch, backward_prefetch; /* units ahead of its use that it is gathered; -1: as the others */
 	int param_dtype, reduce_dtype; /* a DType that was asked for it; -1: as the others */
+	int offload;         /* a LayoutOffload that was asked for it; -1: that of the train block (ir_offload) */
 	Flat flat[UNIT_MAX_FLATS];
 	int n_flats;
 	Symbol **params;     /* in rising order of offset within each flat */
@@ -217,14 +218,13 @@ typedef struct Train {
 	bool accum;                  /* a step may have several micro-batches; Module.sync says when gradients are
 	                                reduced */
 	bool check_nan;              /* every result in a step is checked for NaN and infinity */
-	LayoutOffload offload;
+	LayoutOffload offload;       /* of units that say none of their own */
 	bool cuda;                   /* the memory that kernels get is planned for a GPU */
 	bool tf32;                   /* f32 products on GPUs round their operands to TF32 */
 	Hook hook;
 	const char *options;         /* canonical text of the options that the program was made with, for checkpoints */
 	TextPlace at;
 } Train;
-extern const char *const offload_text[3]; /* by LayoutOffload: "none", .. */
 
 /* ---- values and ops ---- */
 
@@ -359,6 +359,7 @@ struct Module {
 
 /* m->train or, if that is NULL, a block of zeros. */
 const Train *ir_train(const Module *m);
+LayoutOffload ir_offload(const Module *m, const Unit *u); /* what of the unit lies elsewhere */
 /* Whether the module ends the step: its gradients are complete and it updates parameters. */
 static inline bool ir_ends_step(const Module *m)
 {

@@ -96,6 +96,13 @@ static void read_dtype(Parser *p, const FieldAt *f)
 		lex_refuse(&p->lex, "unknown dtype \"%s\"", text);
 }
 
+static void read_offload(Parser *p, const FieldAt *f)
+{
+	const char *text = lex_take(&p->lex, TOK_WORD, "none, optim or params");
+	if (!p->lex.failed && !offload_from_text(text, f->at))
+		lex_refuse(&p->lex, "unknown offload \"%s\"; expected none, optim or params", text);
+}
+
 /* Refuses the name that was just taken if checkpoints cannot hold it: a run would save what no run can read. */
 static void check_saved_name(Parser *p, const char *text)
 {
@@ -306,7 +313,8 @@ void parse_unit(Parser *p)
 	} while (lex_accept(&p->lex, ','));
 	lex_expect(&p->lex, '}');
 	for (int i = 0; i < table.n; i++)
-		if (!(seen >> i & 1) && rows[i].read != read_count && rows[i].read != read_dtype)
+		if (!(seen >> i & 1) && rows[i].read != read_count && rows[i].read != read_dtype
+				&& rows[i].read != read_offload)
 			lex_refuse(&p->lex, "unit \"%s\" lacks its %s", text, rows[i].key);
 }
 
@@ -387,17 +395,6 @@ static void read_groups(Parser *p, const FieldAt *f)
 	lex_expect(&p->lex, ']');
 	t->group = all.at;
 	t->n_groups = all.n;
-}
-
-static void read_offload(Parser *p, const FieldAt *f)
-{
-	const char *text = lex_take(&p->lex, TOK_WORD, "none, optim or params");
-	int k = 0;
-	while (k < COUNT_OF(offload_text) && strcmp(offload_text[k], text))
-		k++;
-	if (!p->lex.failed && k == COUNT_OF(offload_text))
-		lex_refuse(&p->lex, "unknown offload \"%s\"; expected none, optim or params", text);
-	*(LayoutOffload *)f->at = (LayoutOffload)(k % COUNT_OF(offload_text));
 }
 
 void parse_train(Parser *p)

@@ -369,6 +369,11 @@ static void print_dtype(Printer *p, const FieldAt *f)
 	fprintf(p->f, "%s=%s", f->key, dtype_info[*(const DType *)f->at].text);
 }
 
+static void print_offload(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, offload_text[*(const LayoutOffload *)f->at]);
+}
+
 /* Prints a field that is shown; `before` is what stands in front of the first one. */
 #define PRINT_FIELD(key, kind, owner, at, shown) \
 	if (shown) { \
@@ -527,11 +532,6 @@ static void print_groups(Printer *p, const FieldAt *f)
 		print_group(p, &t->group[i]);
 	}
 	fputc(']', p->f);
-}
-
-static void print_offload(Printer *p, const FieldAt *f)
-{
-	fprintf(p->f, "%s=%s", f->key, offload_text[*(const LayoutOffload *)f->at]);
 }
 
 static void print_train(Printer *p, const Train *t)

@@ -36,6 +36,17 @@ static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end
 		end[s->flat] = last;
 }
 
+/* In a program for GPUs a gather copies what rests in memory of the host. */
+static void check_away(Verify *v, const Unit *u)
+{
+	LayoutOffload offload = ir_offload(v->m, u);
+	bool away = v->m->train && v->m->train->cuda && offload == LAYOUT_OFFLOAD_PARAMS;
+	for (int f = 0; v->m->train && f < u->n_flats; f++)
+		if (u->flat[f].away != away)
+			verify_fail_at(v, u->at, "flat %d of unit %s %s away, and offload=%s of a program for %s", f, u->name,
+				away ? "is not" : "is", offload_text[offload], v->m->train->cuda ? "GPUs" : "CPUs");
+}
+
 void verify_units(Verify *v)
 {
 	const Module *m = v->m;
@@ -48,6 +59,7 @@ void verify_units(Verify *v)
 			verify_fail_at(v, u->at, "unit %s is number %d but says %d", u->name, i, u->index);
 		for (int k = 0; k < u->n_params; k++)
 			check_member(v, u, u->params[k], end);
+		check_away(v, u);
 	}
 	for (int i = 0; i < m->n_symbols && m->level >= LEVEL_SHARD; i++)
 		if (m->symbols[i]->kind == SYM_PARAM && !m->symbols[i]->unit)

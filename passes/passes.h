@@ -269,7 +269,7 @@ bool memory_accept(Module *m, Diag *d);
 bool memory_fits(Module *m, const Options *o, Diag *d);
 /* Describes a module at SHARD (without slots yet) or at PLAN for base/layout.h. */
 LayoutModel memory_layout(const Module *m, Arena *a);
-/* Adds to the description what the options say: hosts, offload, the snapshot and, for GPUs, the size of the tables
+/* Adds to the description what the options say: hosts, the snapshot and, for GPUs, the size of the tables
  * and that ranks communicate by nccl. */
 void memory_complete(LayoutModel *l, const Module *m, const Options *o);
 /* The same, with what --comm says of CUDA programs; sets *who to the rank that needs most memory. */

@@ -5,7 +5,8 @@
  * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
  * fits.
  *
- * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out.
+ * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out, and so is what
+ * gathers copy from memory of the host, which may stand beside computing without slowing it.
  *
  * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered,
  * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops
@@ -34,7 +35,7 @@ static double rate_of(const Timeline *t, RtStream stream, SectionKind section, d
 		if (x->row->stream != stream || x->op->section != section || x->row->kind == RT_ALL_REDUCE_SHARDS || !n)
 			continue;
 		least = MIN(least, x->moving / (double)n);
-		*latency = MIN(*latency, x->end - x->begin - x->moving);
+		*latency = MIN(*latency, x->end - x->talks - x->moving);
 	}
 	*latency = isinf(*latency) ? 0 : *latency;
 	return isinf(least) ? 0 : least;

@@ -294,16 +294,16 @@ static double shard_bytes(const Unit *u, const LayoutRank *who, int states, bool
 	return sum;
 }
 
-/* What --offload moves away: every number is read, and written again. */
-static double state_bytes(const Unit *u, const LayoutRank *who, int states)
+/* Sets what of an update's bytes may lie elsewhere: every number is read, and written again. */
+static void find_offloadable(Work *w, const Unit *u, const LayoutRank *who, int states)
 {
-	double sum = 0;
 	LayoutUnit l = {.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats};
 	memcpy(l.flat, u->flat, sizeof(l.flat));
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].trainable)
-			sum += (double)layout_range(&l, f, who).n * 4 * (states + (u->flat[f].master ? 1 : 0));
-	return sum;
+	for (int f = 0; f < u->n_flats; f++) {
+		double n = u->flat[f].trainable ? (double)layout_range(&l, f, who).n : 0;
+		w->states += n * 4 * (states + (u->flat[f].master ? 1 : 0));
+		w->rest += n * dtype_info[u->flat[f].dtype].bytes;
+	}
 }
 
 static Work cost_update(const Op *op, const LayoutRank *who)
@@ -311,8 +311,9 @@ static Work cost_update(const Op *op, const LayoutRank *who)
 	OptimizerChoice choice = {0};
 	const char *text = attr_get_str(op->attrs, "optimizer", NULL);
 	int states = optimizer_read(text, &choice) ? choice.info->n_states : 0;
-	return (Work){.class = COST_UPDATE, .bytes = shard_bytes(op->unit, who, states, true),
-		.host = state_bytes(op->unit, who, states), .calls = 1};
+	Work w = {.class = COST_UPDATE, .bytes = shard_bytes(op->unit, who, states, true), .calls = 1};
+	find_offloadable(&w, op->unit, who, states);
+	return w;
 }
 
 /* Its operands are the gradients of units, by the waits that they come from. */

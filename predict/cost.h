@@ -29,7 +29,9 @@ typedef struct Work {
 	CostClass class;
 	double flops;       /* of products, a multiplication and an addition each */
 	double bytes;       /* read and written */
-	double host;        /* those of them that are optimizer states and masters, read, and as many written */
+	double states, rest; /* those of them that are optimizer states and masters, and parameters at rest, read; as many
+	                      * are written */
+	double host;        /* those of states and rest that lie in memory of a GPU's host */
 	double special;     /* exponentials, logarithms, random numbers and the like */
 	double tiles;       /* of 128 x 128 results of products, which a GPU's processors share; 0: enough for all */
 	double keys;        /* of attention: that a query sees, on average */
@@ -49,8 +51,7 @@ char *cost_signature(const Op *op, const Work *w, Arena *a);
 /* How the time was found, from the best evidence to the weakest. */
 typedef enum CostEvidence { COST_MEASURED, COST_NEAR, COST_ROOFLINE, COST_EVIDENCES } CostEvidence;
 typedef struct CostTime { double seconds; CostEvidence evidence; } CostTime;
-/* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it;
- * Work.host is what lies in memory of a GPU's host. */
+/* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it. */
 CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);
 
 /* The least that its products take, at the peak of what the rank has. */

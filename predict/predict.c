@@ -90,11 +90,11 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
+	bool offloads = layout_offloads(layout);
 	const struct { bool is; const char *what; } unknown[] = {
-		{t->offload == LAYOUT_OFFLOAD_PARAMS, "copies of --offload=params"},
-		{t->offload == LAYOUT_OFFLOAD_OPTIM && !machine->cuda, "reads and writes of the file of --offload"},
-		{t->offload == LAYOUT_OFFLOAD_OPTIM && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine "
-			"whose file has no host.bandwidth"},
+		{offloads && !machine->cuda, "reads and writes of the file of --offload"},
+		{offloads && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine whose file has no "
+			"host.bandwidth"},
 		{t->check_nan, "checks of --check-nan"},
 		{t->hook.file, "calls of the function of --comm-hook"},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},

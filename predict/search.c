@@ -454,9 +454,9 @@ static void recompute_again(Search *s)
 
 typedef VEC(const Trial *) TrialVec;
 
-/* Plans a choice and, where that does not fit, the same with recomputation or with optimizer states in memory of the
- * host, up to the first of each that fits: what gives more room than is needed takes longer.  False: none may fit,
- * whatever its units are. */
+/* Plans a choice and, where that does not fit, the same with recomputation, or with optimizer states, then parameters,
+ * too, in memory of the host, up to the first of each that fits: what gives more room than is needed takes longer.
+ * False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
 	bool may = false, enough = false;
@@ -543,13 +543,15 @@ static void refuse_limit(const Search *s, Diag *d)
 		{"gradients", l->grads + l->send}, {"optimizer", l->states}, {"activations", l->activations},
 		{"inputs and the rest", l->total - l->params - l->gathered - l->grads - l->send - l->states - l->activations}};
 	char *all = arena_strdup(s->a, ""), *how = arena_strdup(s->a, "");
+	bool offloaded = s->knob[KNOB_OFFLOAD].open && offloads(s);
 	for (int i = 0; i < COUNT_OF(part); i++)
 		all = arena_printf(s->a, "%s%s%s %s", all, i ? ", " : "", part[i].what, plan_human(s->a, part[i].bytes));
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
-		"%s. %s--tile-rows=auto, --loss-chunk=auto and --offload may need less", (long long)s->limit,
-		(long long)s->best->of.memory.total, how, all, s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ");
+		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)s->best->of.memory.total, how, all,
+		s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ", offloaded ? " and --loss-chunk=auto"
+		: ", --loss-chunk=auto and --offload");
 }
 
 /* Other micro-batches and groups with all else that was chosen: starts had the first units and prefetch alone. */

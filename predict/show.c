@@ -9,7 +9,7 @@ static const char *const evidence_key[COST_EVIDENCES] = {"measured", "near", "ro
 
 /* What all micro-batches of a step are together. */
 typedef struct Totals {
-	double seconds, computing, exposed, transferring;
+	double seconds, computing, exposed, transferring, copying;
 	double of_class[COST_CLASSES], of_evidence[COST_EVIDENCES];
 	double flops, ideal, ideal_again;
 } Totals;
@@ -25,8 +25,10 @@ static Totals totals_of(const Prediction *p)
 		sum.seconds += times * t->seconds;
 		sum.computing += times * t->computing;
 		sum.exposed += times * t->exposed;
-		for (int i = 0; i < t->n_transfers; i++)
+		for (int i = 0; i < t->n_transfers; i++) {
 			sum.transferring += times * (t->transfer[i]->end - t->transfer[i]->begin);
+			sum.copying += times * (t->transfer[i]->talks - t->transfer[i]->begin);
+		}
 		for (int c = 0; c < COST_CLASSES; c++)
 			sum.of_class[c] += times * t->of_class[c];
 		for (int e = 0; e < COST_EVIDENCES; e++)
@@ -98,8 +100,11 @@ static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a
 {
 	if (all->transferring <= 0)
 		return;
-	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", all->exposed * 1e3,
+	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms", all->exposed * 1e3,
 		100 * all->exposed / all->seconds, all->transferring * 1e3);
+	if (all->copying > 0)
+		fprintf(f, ", %.3f of it to copy from memory of the host", all->copying * 1e3);
+	fputc('\n', f);
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		int64_t times = predict_runs(p->micro_batches, (Variant)k);
 		if (times && p->micro_batches > 1)
@@ -154,9 +159,10 @@ static void json_transfer(FILE *f, Variant of, const Transfer *x, Arena *a)
 {
 	const char *unit = x->op->unit ? arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, x->op->unit->name)) : "null";
 	fprintf(f, "\n      {\"micro_batch\": \"%s\", \"number\": %d, \"op\": \"%s\", \"unit\": %s, \"bytes\": %" PRId64
-		", \"issued_ms\": %.6g, \"begin_ms\": %.6g, \"end_ms\": %.6g, \"exposed_ms\": %.6g, \"reason\": \"%s\"}",
-		variant_text[of], x->seq, collective_info[x->row->kind].text, unit, x->bytes, x->issued * 1e3, x->begin * 1e3,
-		x->end * 1e3, x->exposed * 1e3, str_escape(a, ESCAPE_JSON, exposed_text(x, a)));
+		", \"issued_ms\": %.6g, \"begin_ms\": %.6g, \"copied_ms\": %.6g, \"end_ms\": %.6g, "
+		"\"exposed_ms\": %.6g, \"reason\": \"%s\"}", variant_text[of], x->seq,
+		collective_info[x->row->kind].text, unit, x->bytes, x->issued * 1e3, x->begin * 1e3,
+		(x->talks - x->begin) * 1e3, x->end * 1e3, x->exposed * 1e3, str_escape(a, ESCAPE_JSON, exposed_text(x, a)));
 }
 
 static void json_micro(FILE *f, const Prediction *p)
@@ -192,8 +198,9 @@ void prediction_json(FILE *f, const Prediction *p)
 		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
 	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
-		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true),
-		all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3);
+		"\"transferring_ms\": %.6g, \"copying_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false),
+		utilisation(&all, true), all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3,
+		all.copying * 1e3);
 	for (int c = COST_NONE + 1; c < COST_COLLECTIVE; c++)
 		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], all.of_class[c] * 1e3);
 	fputs("},\n    \"evidence_ms\": {", f);

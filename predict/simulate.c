@@ -3,7 +3,11 @@
  * Computing is one sequence.  A collective starts when all earlier ones of its stream have ended and, on a GPU, its
  * event has happened, however far behind it the program issues it, since a host and its graphs run ahead; on a CPU,
  * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
- * kernel is slower by the machine's contention; what remains of it is then counted at the new rate. */
+ * kernel is slower by the machine's contention; what remains of it is then counted at the new rate.
+ *
+ * A gather of parameters that rest in memory of a GPU's host begins with a copy of the rank's part, which takes its
+ * bytes over the link to the host and does not slow kernels down: a copy engine makes it, or a cast that mostly waits
+ * for the link. */
 #include "predict/timeline.h"
 
 #include <math.h>
@@ -54,9 +58,9 @@ static double next_change(Simulation *s, double at, double *slower)
 		s->live++;
 	for (int i = s->live; i < s->transfers.n; i++) {
 		const Transfer *t = s->transfers.at[i];
-		if (t->begin > at)
-			next = MIN(next, t->begin);
-		if (t->begin <= at && t->end > at) {
+		if (t->talks > at)
+			next = MIN(next, t->talks);
+		if (t->talks <= at && t->end > at) {
 			next = MIN(next, t->end);
 			bool copies = s->o->copy_engines && t->row->kind == RT_ALL_GATHER;
 			*slower = MAX(*slower, of[copies ? MACHINE_CONTENTION_COPY : MACHINE_CONTENTION]);
@@ -85,8 +89,8 @@ static void compute(Simulation *s, const Op *op)
 	Work w = cost_of(op, &t->who);
 	if (w.class == COST_NONE)
 		return;
-	if (s->o->plan->layout->offload == LAYOUT_OFFLOAD_NONE)
-		w.host = 0;
+	const LayoutUnit *u = op->unit ? &s->o->plan->layout->unit[op->unit->index] : NULL;
+	w.host = u ? (layout_states_away(u) ? w.states : 0) + (layout_params_away(u) ? w.rest : 0) : 0;
 	CostTime alone = cost_seconds(s->o->machine, op, &w, t->running, s->o->tf32);
 	alone.seconds *= t->turns;
 	double begin = s->now;
@@ -129,15 +133,29 @@ static double event_time(const Simulation *s, const Op *op, const Op **record)
 	return time ? *time : 0;
 }
 
+/* The seconds in which a gather copies the rank's part of its unit from memory of the host. */
+static double copy_seconds(const Simulation *s, const PlanCollective *c)
+{
+	const LayoutUnit *u = c->unit < 0 ? NULL : &s->o->plan->layout->unit[c->unit];
+	double bytes = 0;
+	if (!u || c->kind != RT_ALL_GATHER || !layout_params_away(u))
+		return 0;
+	for (int f = 0; f < u->n_flats; f++)
+		bytes += (double)layout_shard_numel(u->flat[f].numel, layout_split(u->strategy, &s->t->who).ranks)
+			* dtype_info[u->flat[f].dtype].bytes;
+	return bytes / s->o->machine->of[MACHINE_HOST];
+}
+
 static void place(Simulation *s, Transfer *t, double from)
 {
 	RtStream stream = t->row->stream;
 	CostMessage c = message_of(s, t->row);
 	t->begin = MAX(from, s->free[stream]);
-	t->end = t->begin + cost_transfer(s->o->machine, &c);
+	t->talks = t->begin + copy_seconds(s, t->row);
+	t->end = t->talks + cost_transfer(s->o->machine, &c);
 	s->free[stream] = t->end;
 	CostMessage empty = {c.kind, 0, c.members, c.hosts, c.comm};
-	double moving = t->end - t->begin - (stream == RT_STREAM_SYNC ? 0 : cost_transfer(s->o->machine, &empty));
+	double moving = t->end - t->talks - (stream == RT_STREAM_SYNC ? 0 : cost_transfer(s->o->machine, &empty));
 	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
 	t->moving = MAX(moving, 0);
 	s->t->moving[stream] += t->moving;
@@ -153,7 +171,8 @@ static Transfer *new_transfer(Simulation *s, const Op *op)
 		.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
 		.message = plan_message(s->m, op)};
 	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = INFINITY,
-		.begin = INFINITY, .end = INFINITY, .bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
+		.begin = INFINITY, .talks = INFINITY, .end = INFINITY, .bytes = plan_received(s->o->plan, row),
+		.before = s->last[row->stream]};
 	vec_push(s->a, &s->transfers, t);
 	s->last[row->stream] = t;
 	ptrmap_put(s->transfer_of, op, t);

@@ -43,7 +43,8 @@ typedef struct Transfer {
 	int64_t bytes;          /* that the rank receives */
 	double issued, ready;   /* when it was issued; when its event and slot let it start */
 	double begin, end;
-	double moving;          /* what its bytes take, without latency; all of it if it blocks */
+	double talks;           /* when ranks begin to move bytes: a gather of what rests on the host copies before that */
+	double moving;          /* what bytes take between ranks, without latency; all of it if it blocks */
 	double exposed;         /* while it runs and compute waits, for it or for one behind it */
 	Exposed reason;
 	struct Transfer *before;       /* on its stream; NULL: it is the first */

@@ -307,7 +307,8 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 	LayoutGather *gathers = NEW_N(a, LayoutGather, n_gathers);
 	for (int i = 0; i < m->n_units; i++) {
 		const Unit *u = m->units[i];
-		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1};
+		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1,
+			.offload = ir_offload(m, u)};
 		for (int f = 0; f < u->n_flats; f++) {
 			units[i].flat[f] = u->flat[f];
 			units[i].apart = units[i].apart || (ir_sums_reduced(m) && u->flat[f].trainable);
@@ -317,7 +318,7 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
 		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m),
 		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
-		.offload = ir_train(m)->offload, .hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
+		.hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
 	list_gathers(m, from, &out, units, gathers);
 	return out;
 }
@@ -405,8 +406,7 @@ LayoutModel memory_sizes(const Sizes *s, int micro, Arena *a)
 void memory_complete(LayoutModel *l, const Module *m, const Options *o)
 {
 	l->hosts = o->sharding.hosts;
-	l->offload = m->train ? m->train->offload : o->memory.offload;
-	l->snapshot = o->command == COMMAND_PLAN && o->what.save == SAVE_ON && l->offload == LAYOUT_OFFLOAD_NONE;
+	l->snapshot = o->command == COMMAND_PLAN && o->what.save == SAVE_ON && !layout_offloads(l);
 	l->cuda = (LayoutCuda){.on = options_cuda(o), .n_groups = ir_train(m)->n_groups};
 	for (int i = 0; options_cuda(o) && i < m->n_symbols; i++)
 		l->cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;

@@ -121,16 +121,13 @@ static void read_DTYPE(FileReader *r, const char *at, json_t *v, void *field)
 static void read_OFFLOAD(FileReader *r, const char *at, json_t *v, void *field)
 {
 	static const char known[] = "none|optim|params";
-	const char *text = *(const char **)field = read_text(r, at, v);
-	if (text && !str_is_choice(known, text))
+	LayoutOffload offload;
+	const char *text = read_text(r, at, v);
+	if (text && offload_from_text(text, &offload))
+		*(int *)field = (int)offload;
+	else if (text)
 		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: %s%s", text, known,
 			near_choice(r->a, "--offload", text, known)));
-}
-
-static void read_REFUSED(FileReader *r, const char *at, json_t *v, void *field)
-{
-	(void)v, (void)field;
-	refuse(r, at, "a rank's file holds the states of all units, or of none; say it of all, as $.offload");
 }
 
 static void read_ORDER(FileReader *r, const char *at, json_t *v, void *field)
@@ -161,16 +158,6 @@ static bool is_root(const PolicyUnit *u)
 {
 	return u->name && !strcmp(u->name, "root");
 }
-
-/* Where a member's value lies; of those that have none, nowhere. */
-#define FIELD_REFUSED(type, key) 0
-#define FIELD_NAME offsetof
-#define FIELD_REGEX offsetof
-#define FIELD_REGEXES offsetof
-#define FIELD_STRATEGY offsetof
-#define FIELD_BOOL offsetof
-#define FIELD_COUNT offsetof
-#define FIELD_DTYPE offsetof
 
 typedef struct MemberRow {
 	const char *key;
@@ -211,12 +198,12 @@ static void check_choice(FileReader *r, const PolicyUnit *u, const json_t *v)
 }
 
 static const PolicyUnit says_nothing = {.strategy = STRATEGY_UNSET, .reshard_after_forward = -1,
-	.forward_prefetch = -1, .backward_prefetch = -1, .param_dtype = -1, .reduce_dtype = -1};
+	.forward_prefetch = -1, .backward_prefetch = -1, .param_dtype = -1, .reduce_dtype = -1, .offload = -1};
 
 static void read_unit(FileReader *r, const char *at, json_t *v)
 {
 	static const MemberRow rows[] = {
-#define UNIT_MEMBER(key, kind, doc) {#key, read_##kind, FIELD_##kind(PolicyUnit, key), ""},
+#define UNIT_MEMBER(key, kind, doc) {#key, read_##kind, offsetof(PolicyUnit, key), ""},
 #include "passes/shard/policy.def"
 	};
 	PolicyUnit u = says_nothing;
@@ -253,7 +240,7 @@ bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d)
 	json_t *root = json_read_given(path, "--wrap", a, d), *v;
 	const char *key, *name = *path == '{' ? "--wrap" : path, *where = arena_printf(a, "%s: $", name);
 	*out = (PolicyFile){.path = name, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1,
-		.param_dtype = -1, .reduce_dtype = -1};
+		.param_dtype = -1, .reduce_dtype = -1, .offload = -1};
 	if (root && !json_is_object(root))
 		refuse(&r, name, "expected a JSON object with units, ignore or strategy");
 	else
@@ -293,12 +280,18 @@ static const char *text_BACKWARD(const void *field, Arena *a)
 	return *(const char *const *)field;
 }
 
+static const char *text_OFFLOAD(const void *field, Arena *a)
+{
+	int offload = *(const int *)field;
+	(void)a;
+	return offload < 0 ? NULL : offload_text[offload];
+}
+
 static const char *text_none(const void *field, Arena *a)
 {
 	(void)field, (void)a;
 	return NULL;
 }
-#define text_OFFLOAD text_BACKWARD
 #define text_REGEXES text_none
 #define text_ORDER text_none
 #define text_UNITS text_none

@@ -127,7 +127,10 @@ static void unit_reduce_dtype(Writer *w, const Unit *u)
 
 static void unit_offload(Writer *w, const Unit *u)
 {
-	(void)w, (void)u; /* no unit has it */
+	if (u->offload < 0)
+		return;
+	begin(w, "offload");
+	fputs(json(w, offload_text[u->offload]), w->f);
 }
 
 /* ---- members of the file ---- */

@@ -4,8 +4,9 @@
  * the remainder ("root") last; that every unit has a strategy and, if the strategy is an owned one, an owner; and
  * that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks (Module.world).
  * Refuses what wrap.c and policy_file.c refuse, strategies that cannot be combined, regular expressions that match
- * nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable parameters that
- * are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
+ * nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, parameters in memory of the
+ * host that owners would broadcast, trainable parameters that are not f32, and more than UNIT_MAX_FLATS kinds of
+ * parameter in a unit.
  *
  * --wrap makes groups of parameters by their position in the model.  All other choices (strategies, owners, what is
  * ignored) apply to whole groups, and only then are the groups laid out in memory. */
@@ -50,6 +51,12 @@ static void find_read(const Module *m, Dtypes *t)
 			ptrmap_put(t->read, m->symbols[i], NULL);
 }
 
+/* What of a unit lies elsewhere, if a policy file says this of it. */
+static LayoutOffload offload_of(const Options *o, int said)
+{
+	return said >= 0 ? (LayoutOffload)said : o->memory.offload;
+}
+
 /* The flat to which a parameter belongs.  In a unit with an owner, all ranks compute with what the owner
  * broadcasts: 16-bit parameters, or f32 numbers that 16 bits can hold; the owner updates an f32 master. */
 static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
@@ -57,7 +64,7 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	void *read = ptrmap_get(t->read, s);
 	Flat f = LAYOUT_FLAT(s->type.dtype, s->trainable, 0);
 	f.param = read ? (DType)((intptr_t)read - 1) : f.dtype;
-	f.away = options_cuda(t->o) && t->o->memory.offload == LAYOUT_OFFLOAD_PARAMS;
+	f.away = options_cuda(t->o) && offload_of(t->o, u->offload) == LAYOUT_OFFLOAD_PARAMS;
 	if (!s->trainable)
 		return f;
 	f.reduce = u->reduce_dtype >= 0 ? (DType)u->reduce_dtype : t->o->precision.reduce_dtype;
@@ -133,17 +140,21 @@ static void say_unit(Unit *u, const PolicyUnit *said)
 	u->backward_prefetch = said->backward_prefetch;
 	u->param_dtype = said->param_dtype;
 	u->reduce_dtype = said->reduce_dtype;
+	u->offload = said->offload;
 }
 
-/* Warns of what a policy file says of the unit in vain. */
-static void check_used(const Unit *u, const PolicyUnit *said, Diag *d)
+/* Warns of what a policy file says of the unit in vain.  n_states: of each element that is trained. */
+static void check_used(const Unit *u, const PolicyUnit *said, int n_states, Diag *d)
 {
 	bool some = said->reshard_after_forward >= 0 || said->forward_prefetch >= 0 || said->backward_prefetch >= 0;
 	if (some && unit_is_resident(u))
 		diag_warn(d, said->at, "unit %s is %s, which rests whole on every rank: when it is gathered and resharded is "
 			"not used", u->name, strategy_info[u->strategy].text);
-	if (said->reduce_dtype >= 0 && !(u->n_flats && u->flat[0].trainable))
+	bool trained = u->n_flats && u->flat[0].trainable;
+	if (said->reduce_dtype >= 0 && !trained)
 		diag_warn(d, said->at, "nothing of unit %s is trained: reduce_dtype is not used", u->name);
+	if (said->offload == LAYOUT_OFFLOAD_OPTIM && !(trained && n_states) && !unit_has_master(u))
+		diag_warn(d, said->at, "unit %s has no optimizer states: offload, optim, is not used", u->name);
 }
 
 /* Checks that the program reads a unit's parameters in the dtype that a policy file says, in which pass precision has
@@ -170,17 +181,19 @@ static bool check_sent(const Unit *u, const PolicyUnit *said, const Options *o, 
 	return !refused;
 }
 
-static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
+static bool add_unit(Module *m, const Group *g, const Dtypes *t, const OptimizerInfo *opt, Diag *d)
 {
 	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
 	u->owner = g->owner;
 	if (g->said)
 		say_unit(u, g->said);
+	if (!m->train && u->offload < 0 && t->o->given.offload)
+		u->offload = (int)t->o->memory.offload; /* else the train block has it */
 	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
 	lay_out(m, u, t, g->params.at, g->params.n);
 	if (g->said)
-		check_used(u, g->said, d);
+		check_used(u, g->said, opt->n_states, d);
 	return !g->said || (check_read(u, g->said, d) && check_sent(u, g->said, t->o, d));
 }
 
@@ -475,13 +488,18 @@ static bool check_broadcast(const Options *o, int whole, Diag *d)
 	return false;
 }
 
-/* Checks --offload: an owner broadcasts from parameters at rest to parameters at rest. */
-static bool check_offload(const Options *o, int whole, Diag *d)
+/* Checks what lies elsewhere: an owner broadcasts from parameters at rest to parameters at rest. */
+static bool check_offload(const Options *o, int whole, const Groups *groups, Arena *a, Diag *d)
 {
-	bool refused = options_cuda(o) && o->memory.offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
+	const char *where = o->memory.offload == LAYOUT_OFFLOAD_PARAMS ? "--offload" : NULL;
+	for (int i = 0; i < groups->n && !where; i++) {
+		const PolicyUnit *said = groups->at[i].said;
+		where = said && said->offload == LAYOUT_OFFLOAD_PARAMS ? arena_printf(a, "%s.offload", said->at) : NULL;
+	}
+	bool refused = where && options_cuda(o) && strategy_info[whole].owned;
 	if (refused)
-		diag_error(d, "--offload", "params is refused with --target=cuda and %s, whose owners broadcast from GPU to "
-			"GPU what rests there: give --offload=optim, or another strategy", strategy_info[whole].text);
+		diag_error(d, where, "params is refused with --target=cuda and %s, whose owners broadcast from GPU to GPU what "
+			"rests there: give optim, or another strategy", strategy_info[whole].text);
 	return !refused;
 }
 
@@ -495,7 +513,7 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 	ok = find_ignored(m, o, &wrap.file, left_out, &ignored, a, d) && ok;
 	ok = ok && wrap_groups(m, &wrap, left_out, groups, a, d);
 	ok = ok && set_strategies(o, groups, &whole, a, d);
-	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
+	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, groups, a, d);
 	if (!ok)
 		return false;
 	if (strategy_info[whole].owned) {
@@ -522,14 +540,20 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 			dtype_info[gradient_dtype(o, o->precision.reduce_dtype)].text);
 }
 
-/* Warns that --offload=optim has no effect without states or f32 masters, which are what the file holds. */
-static void check_optim_file(const Module *m, const Options *o, const OptimizerInfo *opt, Diag *d)
+/* Warns that --offload has no effect: where all units say for themselves what of them lies elsewhere; of optim, without
+ * states or f32 masters. */
+static void check_offloaded(const Module *m, const Options *o, const OptimizerInfo *opt, Diag *d)
 {
-	bool some = opt->n_states > 0;
-	for (int i = 0; i < m->n_units; i++)
+	bool some = opt->n_states > 0, unsaid = !m->train;
+	for (int i = 0; i < m->n_units; i++) {
 		some = some || unit_has_master(m->units[i]);
-	if (o->memory.offload == LAYOUT_OFFLOAD_OPTIM && !some)
-		diag_warn(d, "--offload", "%s keeps no states, so nothing lies in the file: optim is not used", opt->name);
+		unsaid = unsaid || m->units[i]->offload < 0;
+	}
+	if (o->memory.offload != LAYOUT_OFFLOAD_NONE && !unsaid)
+		diag_warn(d, "--offload", "the policy file says of all units what of them lies elsewhere: %s is not used",
+			offload_text[o->memory.offload]);
+	else if (o->memory.offload == LAYOUT_OFFLOAD_OPTIM && !some)
+		diag_warn(d, "--offload", "%s keeps no states: optim is not used", opt->name);
 }
 
 static bool check_rounding(const Module *m, const Options *o, Diag *d)
@@ -553,12 +577,12 @@ bool pass_units(Module *m, const Options *o, Diag *d)
 	find_read(m, &dtypes);
 	ok = ok && find_groups(m, o, &groups, a, d);
 	for (int i = 0; i < groups.n && ok; i++)
-		ok = add_unit(m, &groups.at[i], &dtypes, d);
+		ok = add_unit(m, &groups.at[i], &dtypes, opt.info, d);
 	arena_free(a);
 	if (!ok)
 		return false;
 	check_kept(m, o, d);
-	check_optim_file(m, o, opt.info, d);
+	check_offloaded(m, o, opt.info, d);
 	declare_states(m, opt.info);
 	return check_rounding(m, o, d);
 }

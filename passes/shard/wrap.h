@@ -70,6 +70,7 @@ typedef struct PolicyUnit {
 	int strategy;        /* or STRATEGY_UNSET */
 	int reshard_after_forward, forward_prefetch, backward_prefetch; /* -1: the file does not say it */
 	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
+	int offload;         /* a LayoutOffload; -1: the file does not say it */
 } PolicyUnit;
 typedef struct PolicyFile {
 	const char *path;    /* "--wrap": the option has its text */
@@ -77,7 +78,7 @@ typedef struct PolicyFile {
 	int forward_prefetch, limit_all_gathers; /* -1: the file does not say it */
 	const char *backward_prefetch; /* or NULL */
 	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
-	const char *offload; /* or NULL */
+	int offload;         /* a LayoutOffload; -1: the file does not say it */
 	Regexes ignore;
 	bool order;          /* units are in the order of the file */
 	VEC(PolicyUnit) units;

@@ -25,7 +25,8 @@ typedef struct Comm Comm;
 
 enum { COMM_MAILBOX = 2048 }; /* bytes of comm_mailbox */
 
-/* ranks[i] is member i.  source lies in memory from comm_memory, at the same offset on all members. */
+/* ranks[i] is member i.  source lies in what comm_open maps, at the same offset on all members of
+ * its memory or of its file. */
 typedef struct Exchange {
 	int channel;              /* an RtStream; exchanges of one channel happen one after the other */
 	const int *ranks;

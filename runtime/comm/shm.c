@@ -36,6 +36,7 @@ typedef struct Shm {
 	Comm comm;
 	CommPage **page;    /* [rank] */
 	int64_t *bytes;     /* [rank]: bytes of its mapping, including the file */
+	int64_t *behind;    /* [rank]: where in its mapping the file begins */
 	int spins;
 } Shm;
 
@@ -70,15 +71,23 @@ static void shm_begin(Comm *c, const Exchange *x)
 	wait_post(&my_page((Shm *)c)->begun[x->channel].count);
 }
 
+/* A peer's source, which has the offset of this rank's in the memory, or in the file behind it. */
+static const char *source_of(const Shm *s, int peer, const void *mine)
+{
+	int me = s->comm.world->rank;
+	int64_t at = (const char *)mine - (const char *)my_page(s);
+	int64_t further = at < s->behind[me] ? 0 : s->behind[peer] - s->behind[me];
+	return (const char *)s->page[peer] + at + further;
+}
+
 static int64_t shm_take(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from)
 {
 	Shm *s = (Shm *)c;
 	int64_t offset[x->n], n = comm_piece(x, at, most, offset);
 	uint32_t k = atomic_load_explicit(&my_page(s)->ended[x->channel].count, memory_order_relaxed) + 1;
-	ptrdiff_t source = (const char *)x->source - (const char *)my_page(s);
 	for (int i = 0; i < x->n; i++) {
 		CommPage *page = s->page[x->ranks[i]];
-		from[i] = n == 0 || offset[i] < 0 || !page ? NULL : (const char *)page + source + offset[i];
+		from[i] = n == 0 || offset[i] < 0 || !page ? NULL : source_of(s, x->ranks[i], x->source) + offset[i];
 		if (from[i])
 			reach(s, &page->begun[x->channel].count, k);
 	}
@@ -109,10 +118,16 @@ static const CommOps shm_ops = {shm_begin, shm_take, shm_end, shm_close};
 
 /* ---- life ---- */
 
+/* Where the file behind a rank's memory begins. */
+static int64_t file_begin(const Address *a)
+{
+	return round_up(a->bytes, COUNTER_PAGE);
+}
+
 /* Bytes of address space that a rank's memory takes, with the file behind it. */
 static int64_t span(const Address *a)
 {
-	return a->file_bytes ? round_up(a->bytes, COUNTER_PAGE) + a->file_bytes : a->bytes;
+	return a->file_bytes ? file_begin(a) + a->file_bytes : a->bytes;
 }
 
 /* Makes the shared memory of this rank; its file stays open until all peers have mapped it.  Returns 0 or errno. */
@@ -211,7 +226,7 @@ Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *s
 {
 	Shm *s = NEW(a, Shm);
 	*s = (Shm){.comm = {.ops = &shm_ops, .world = w}, .page = NEW_N(a, CommPage *, w->size),
-		.bytes = NEW_N(a, int64_t, w->size)};
+		.bytes = NEW_N(a, int64_t, w->size), .behind = NEW_N(a, int64_t, w->size)};
 	Address mine = {.pid = (int32_t)getpid(), .bytes = COUNTER_PAGE + size->bytes, .file = size->file,
 		.file_bytes = size->file_bytes}, *all = NEW_N(a, Address, w->size);
 	int fd = -1;
@@ -222,6 +237,7 @@ Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *s
 	s->spins = ok ? choose_spins(w, all) : 0;
 	for (int r = 0; ok && r < w->size; r++) {
 		s->bytes[r] = span(&all[r]);
+		s->behind[r] = file_begin(&all[r]);
 		if (r != w->rank && w->host_of[r] == w->host && !mine.error)
 			mine.error = map_peer(&all[r], &s->page[r]);
 	}

@@ -8,14 +8,15 @@
 #include "runtime/exec/private.h"
 
 const char *const device_arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states",
-	"buffers", "inputs", "activations", "workspace", "communication", "device tables"};
+	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations",
+	"workspace", "communication", "device tables", "offloaded parameters", "offloaded gradients",
+	"offloaded optimizer states"};
 
 bool device_has_snapshot(const Rt *rt)
 {
 	const RtOptions *o = rt->p->options;
 	bool own_files = o->save_kind != CHECKPOINT_FULL || rt->p->world.size < 2;
-	return o->save && o->save_every && own_files && rt->model->layout.offload == LAYOUT_OFFLOAD_NONE;
+	return o->save && o->save_every && own_files && !layout_offloads(&rt->model->layout);
 }
 
 void device_plan(Rt *rt)
@@ -29,60 +30,70 @@ void device_plan(Rt *rt)
 	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params + sum.host.params, sum.gathered, sum.grads,
-		sum.file.grads, sum.send, sum.states + sum.file.states + sum.host.states, sum.buffers, sum.inputs,
-		sum.activations, sum.workspace, sum.comm, sum.tables};
-	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
-		[ARENA_STATES] = sum.file.states};
+	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.send, sum.states, sum.buffers,
+		sum.inputs, sum.activations, sum.workspace, sum.comm, sum.tables, sum.file.params + sum.host.params,
+		sum.file.grads, sum.file.states + sum.host.states};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
-	mem->on_host[ARENA_PARAMS] = sum.host.params;
-	mem->on_host[ARENA_STATES] = sum.host.states;
 	mem->host = sum.host;
 	mem->snapshot = sum.snapshot + sum.host.snapshot;
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
-		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;
+		bool in_file = arena_is_away(i) && planned[i] && !rt->model->need_cuda;
+		mem->file_at[i] = in_file ? mem->file_bytes : -1;
+		mem->file_bytes += in_file ? round_up(planned[i], OFFLOAD_PAGE) : 0;
 	}
 }
 
 typedef void *Pointers[LAYOUT_MAX_FLATS];
 
-/* Turns offsets in an arena into pointers; NULL where a rank holds nothing. */
-static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
+/* The arena in which a unit has these places. */
+typedef ArenaKind ArenaOf(const Rt *rt, const LayoutUnit *u);
+
+static ArenaKind arena_of_params(const Rt *rt, const LayoutUnit *u)
+{
+	(void)rt;
+	return layout_params_away(u) ? ARENA_AWAY_PARAMS : ARENA_PARAMS;
+}
+
+static ArenaKind arena_of_reduced(const Rt *rt, const LayoutUnit *u)
+{
+	return layout_grads_away(u, rt->model->need_cuda) ? ARENA_AWAY_GRADS : ARENA_GRADS;
+}
+
+/* Of flat gradients, those are in the file that the update reads. */
+static ArenaKind arena_of_grads(const Rt *rt, const LayoutUnit *u)
+{
+	LayoutRank who = device_rank(rt);
+	return layout_grad_stays(u, &who) ? arena_of_reduced(rt, u) : ARENA_GRADS;
+}
+
+static ArenaKind arena_of_states(const Rt *rt, const LayoutUnit *u)
+{
+	(void)rt;
+	return layout_states_away(u) ? ARENA_AWAY_STATES : ARENA_STATES;
+}
+
+/* Turns offsets in arenas into pointers; NULL where a rank holds nothing. */
+static Pointers *pointers(const Rt *rt, ArenaOf *arena_of, LayoutOffsets *offset)
 {
 	const LayoutModel *l = &rt->model->layout;
 	Pointers *p = arena_alloc(rt->p->arena, sizeof(*p) * (size_t)MAX(l->n_units, 1));
 	for (int u = 0; u < l->n_units; u++)
 		for (int f = 0; f < LAYOUT_MAX_FLATS; f++)
-			p[u][f] = offset[u][f] < 0 ? NULL : rt->p->memory.base[arena] + offset[u][f];
+			p[u][f] = offset[u][f] < 0 ? NULL : rt->p->memory.base[arena_of(rt, &l->unit[u])] + offset[u][f];
 	return p;
-}
-
-/* Under --offload=params the gradients that the update reads are in the file; flat gradients only where they are the
- * same. */
-static void point_kept(Rt *rt)
-{
-	const LayoutModel *l = &rt->model->layout;
-	LayoutRank who = device_rank(rt);
-	rt->grad_shard = pointers(rt, ARENA_KEPT, rt->p->memory.places.grad_shard);
-	for (int u = 0; u < l->n_units; u++)
-		if (layout_grad_stays(&l->unit[u], &who))
-			memcpy(rt->grad[u], rt->grad_shard[u], sizeof(rt->grad[u]));
 }
 
 void device_point(Rt *rt)
 {
 	const LayoutPlaces *at = &rt->p->memory.places;
-	rt->param = pointers(rt, ARENA_PARAMS, at->param);
-	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
-	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
-	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
-	if (rt->p->memory.planned[ARENA_KEPT])
-		point_kept(rt);
+	rt->param = pointers(rt, arena_of_params, at->param);
+	rt->shard = pointers(rt, arena_of_params, at->param);
+	rt->grad = pointers(rt, arena_of_grads, at->grad);
+	rt->grad_shard = pointers(rt, arena_of_reduced, at->grad_shard);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
-		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
-	rt->p->optim.master = pointers(rt, ARENA_STATES, at->master);
+		rt->p->optim.state[k] = pointers(rt, arena_of_states, at->state[k]);
+	rt->p->optim.master = pointers(rt, arena_of_states, at->master);
 	for (int u = 0; u < rt->model->layout.n_units; u++)
 		rt_reshard(rt, u);
 	rt->state = rt->p->memory.base[ARENA_BUFFERS];

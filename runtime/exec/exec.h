@@ -20,15 +20,17 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
 /* ---- device.c, cpu/device.c or cuda/device.c ---- */
 
+/* The last three have what of units is offloaded: sections of a file or, on GPUs, pinned memory of the host. */
 typedef enum ArenaKind {
-	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_KEPT, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
-	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_COUNT
+	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
+	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_AWAY_PARAMS, ARENA_AWAY_GRADS,
+	ARENA_AWAY_STATES, ARENA_COUNT
 } ArenaKind;
+static inline bool arena_is_away(int arena) { return arena >= ARENA_AWAY_PARAMS; }
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
-	int64_t total;
-	bool on_host[ARENA_COUNT];  /* GPUs: the arena is pinned memory of the host (--offload) and not counted in total */
+	int64_t total;              /* without the arenas that are away */
 	/* Messages of batch norms; NULL at one rank.  On GPUs this rank's message comes first, then room for those of all
 	 * ranks. */
 	char *sync;
@@ -40,11 +42,11 @@ typedef struct DeviceMemory {
 	int64_t snapshot;           /* bytes that a save beside the steps copies; snapshot.c maps them */
 	char *mirror[ARENA_COUNT];  /* copies in host memory of the arenas that peers read, where ranks communicate through
 	                             * the host; else NULL */
-	/* --offload: */
+	/* --offload on CPUs: */
 	int file;                     /* open; -1: none */
 	int64_t file_bytes;           /* 0: none */
 	bool file_behind;             /* memory is short: pages that are done with are written early */
-	int64_t file_at[ARENA_COUNT]; /* where an arena begins in the file; -1: it is memory */
+	int64_t file_at[ARENA_COUNT]; /* where an arena begins in the file; -1: it is not there */
 	LayoutPlaces places;
 } DeviceMemory;
 extern const char *const device_arena_names[ARENA_COUNT];

@@ -49,23 +49,23 @@ static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
 	}
 }
 
-/* Bytes of an arena in memory or in the file; those in memory of a GPU's host are listed separately. */
-static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
+/* Bytes of an arena in the file; those in memory of a GPU's host are listed separately. */
+static int64_t in_file(const DeviceMemory *m, ArenaKind arena)
 {
-	return (m->file_at[arena] >= 0) == file && !m->on_host[arena] ? m->planned[arena] : 0;
+	return m->file_at[arena] >= 0 ? m->planned[arena] : 0;
 }
 
 static LayoutMemory mapped(const DeviceMemory *m)
 {
 	const int64_t *p = m->planned;
-	LayoutMemory sum = {.params = mapped_in(m, ARENA_PARAMS, false), .gathered = p[ARENA_GATHERED],
-		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = mapped_in(m, ARENA_STATES, false),
+	LayoutMemory sum = {.params = p[ARENA_PARAMS], .gathered = p[ARENA_GATHERED],
+		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = p[ARENA_STATES],
 		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
 		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES],
 		.snapshot = m->snapshot - m->host.snapshot, .total = m->total,
 		.host = m->host,
-		.file = {.params = mapped_in(m, ARENA_PARAMS, true), .grads = p[ARENA_KEPT],
-			.states = mapped_in(m, ARENA_STATES, true)}};
+		.file = {.params = in_file(m, ARENA_AWAY_PARAMS), .grads = in_file(m, ARENA_AWAY_GRADS),
+			.states = in_file(m, ARENA_AWAY_STATES)}};
 	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
 	return sum;
 }

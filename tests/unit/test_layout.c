@@ -35,8 +35,9 @@ static void parameters_start_at_multiples(void)
 static LayoutMemory memory_at(int64_t ranks, int n_states)
 {
 	static const LayoutUnit units[] = {
-		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false},
-		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false},
+		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false,
+			LAYOUT_OFFLOAD_NONE},
+		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false, LAYOUT_OFFLOAD_NONE},
 	};
 	static const LayoutGather gathers[] = {{0, 0}, {1, 0}, {0, 0}};
 	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 3, .n_slots = 1,
@@ -75,7 +76,8 @@ static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DT
 	bool master = bcast != DT_F32;
 	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
 		{rest, true, 1000, param, grad, reduce, kept, bcast, master, false},
-		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false};
+		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false,
+		LAYOUT_OFFLOAD_NONE};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
@@ -127,9 +129,9 @@ static void places_of_halves(void)
 {
 	static const LayoutUnit units[] = {
 		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true, false}}, -1, false,
-			false},
+			false, LAYOUT_OFFLOAD_NONE},
 		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false, false}},
-			0, true, false},
+			0, true, false, LAYOUT_OFFLOAD_NONE},
 	};
 	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();
@@ -162,24 +164,30 @@ static void pieces_cover_the_range(void)
 	}
 }
 
-/* What is offloaded leaves its category and joins the file, byte for byte, for every strategy; peers find it at
- * equal offsets: flat gradients that stay lie before what owners have. */
+/* The memory of a model whose units are all offloaded alike. */
+static LayoutMemory offloaded(const LayoutModel *m, LayoutUnit *units, LayoutOffload offload, const LayoutRank *who)
+{
+	for (int i = 0; i < m->n_units; i++)
+		units[i].offload = offload;
+	return layout_memory(m, who);
+}
+
+/* What is offloaded leaves its category and joins the file, byte for byte, for every strategy. */
 static void offload_moves_bytes(void)
 {
 	for (int s = 0; s < STRATEGY_COUNT; s++) {
 		LayoutUnit units[] = {
 			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 2,
-				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false},
-			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false},
+				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false, LAYOUT_OFFLOAD_NONE},
+			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false,
+				LAYOUT_OFFLOAD_NONE},
 		};
 		for (int64_t world = 1; world <= 4; world *= 2) {
 			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
 			LayoutModel m = {.unit = units, .n_units = 2, .n_grad_slots = 2, .n_states = 2, .act_bytes = 4096};
-			LayoutMemory none = layout_memory(&m, &who);
-			m.offload = LAYOUT_OFFLOAD_OPTIM;
-			LayoutMemory optim = layout_memory(&m, &who);
-			m.offload = LAYOUT_OFFLOAD_PARAMS;
-			LayoutMemory params = layout_memory(&m, &who);
+			LayoutMemory none = offloaded(&m, units, LAYOUT_OFFLOAD_NONE, &who);
+			LayoutMemory optim = offloaded(&m, units, LAYOUT_OFFLOAD_OPTIM, &who);
+			LayoutMemory params = offloaded(&m, units, LAYOUT_OFFLOAD_PARAMS, &who);
 			CU_ASSERT_EQUAL(none.file.total, 0);
 			CU_ASSERT_EQUAL(optim.file.total, none.states);
 			CU_ASSERT_EQUAL(optim.total, none.total - none.states);
@@ -195,17 +203,16 @@ static void offload_moves_bytes(void)
 static void offload_of_gpus_moves_bytes(void)
 {
 	for (int s = 0; s < STRATEGY_COUNT; s++) {
-		const LayoutUnit units[] = {
-			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false},
+		LayoutUnit units[] = {
+			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false,
+				LAYOUT_OFFLOAD_NONE},
 		};
 		for (int64_t world = 1; world <= 4; world *= 2) {
 			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
 			LayoutModel m = {.unit = units, .n_units = 1, .n_states = 2, .cuda = {.on = true, .n_segments = 3}};
-			LayoutMemory none = layout_memory(&m, &who);
-			m.offload = LAYOUT_OFFLOAD_OPTIM;
-			LayoutMemory optim = layout_memory(&m, &who);
-			m.offload = LAYOUT_OFFLOAD_PARAMS;
-			LayoutMemory params = layout_memory(&m, &who);
+			LayoutMemory none = offloaded(&m, units, LAYOUT_OFFLOAD_NONE, &who);
+			LayoutMemory optim = offloaded(&m, units, LAYOUT_OFFLOAD_OPTIM, &who);
+			LayoutMemory params = offloaded(&m, units, LAYOUT_OFFLOAD_PARAMS, &who);
 			CU_ASSERT_EQUAL(optim.file.total + params.file.total, 0);
 			CU_ASSERT_EQUAL(optim.host.states, none.states);
 			CU_ASSERT_EQUAL(optim.total, none.total - none.states);
@@ -218,12 +225,70 @@ static void offload_of_gpus_moves_bytes(void)
 	}
 }
 
+static bool memory_equal(const LayoutMemory *a, const LayoutMemory *b)
+{
+	return a->params == b->params && a->grads == b->grads && a->states == b->states && a->file.params == b->file.params
+		&& a->file.grads == b->file.grads && a->file.states == b->file.states && a->host.params == b->host.params
+		&& a->host.states == b->host.states;
+}
+
+/* The places of one unit of each kind: what peers read lies at the same offset of memory, or of the file, on all ranks;
+ * in both, units follow each other. */
+static void check_kinds(const LayoutModel *m, const LayoutRank *who, const LayoutPlaces *first, Arena *a)
+{
+	LayoutPlaces p = layout_places(m, who, a);
+	int64_t n = layout_shard_numel(1000, layout_split(m->unit[0].strategy, who).ranks) * 4;
+	CU_ASSERT(p.param[0][0] == 0 && p.param[1][0] == n && p.param[2][0] == 0);
+	for (int u = 0; u < 3; u++)
+		CU_ASSERT(p.param[u][0] == first->param[u][0] && p.grad[u][0] == first->grad[u][0]);
+	bool mine = layout_range(&m->unit[0], 0, who).n;
+	CU_ASSERT_EQUAL(p.state[0][0][0], mine ? 0 : -1);
+	CU_ASSERT_EQUAL(p.state[0][1][0], mine ? 0 : -1);
+	CU_ASSERT_EQUAL(p.state[0][2][0], mine ? n : -1);
+	CU_ASSERT_EQUAL(p.state[1][0][0], mine ? n : -1);
+	CU_ASSERT_EQUAL(p.state[1][1][0], mine ? 2 * n : -1);
+	CU_ASSERT_EQUAL(p.state[1][2][0], mine ? 3 * n : -1);
+}
+
+/* A unit of its own offload takes what it takes in a program that is offloaded so as a whole. */
+static void units_are_offloaded_apart(void)
+{
+	for (int s = 0; s < STRATEGY_COUNT; s++)
+		for (int cuda = 0; cuda < 2; cuda++)
+			for (int64_t world = 1; world <= 4; world *= 2) {
+				Arena *a = arena_new();
+				LayoutUnit units[3];
+				LayoutMemory sum = {0};
+				for (int u = 0; u < 3; u++)
+					units[u] = (LayoutUnit){(Strategy)s, strategy_info[s].owned ? 0 : -1, 1,
+						{LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false, (LayoutOffload)u};
+				LayoutModel m = {.unit = units, .n_units = 3, .n_states = 2, .cuda = {.on = cuda}};
+				const LayoutRank zero = {0, world, MAX(world / 2, 1)};
+				LayoutPlaces first = layout_places(&m, &zero, a);
+				for (int64_t r = 0; r < world; r++)
+					check_kinds(&m, &(LayoutRank){r, world, zero.shard_size}, &first, a);
+				for (int u = 0; u < 3; u++) {
+					LayoutMemory one = layout_memory(&(LayoutModel){.unit = &units[u], .n_units = 1, .n_states = 2,
+						.cuda = {.on = cuda}}, &zero);
+					sum.params += one.params, sum.grads += one.grads, sum.states += one.states;
+					sum.file.params += one.file.params, sum.file.grads += one.file.grads;
+					sum.file.states += one.file.states, sum.host.params += one.host.params;
+					sum.host.states += one.host.states;
+				}
+				LayoutMemory all = layout_memory(&m, &zero);
+				CU_ASSERT(memory_equal(&all, &sum));
+				CU_ASSERT(layout_offloads(&m));
+				arena_free(a);
+			}
+}
+
 /* Of what rests on the host a gather makes a copy, at one rank, too. */
 static void what_is_away_is_gathered(void)
 {
-	LayoutUnit unit = {STRATEGY_NO_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, true, false};
+	LayoutUnit unit = {STRATEGY_NO_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, true, false,
+		LAYOUT_OFFLOAD_PARAMS};
 	LayoutRank who = {0, 1, 1};
-	LayoutModel m = {.unit = &unit, .n_units = 1, .offload = LAYOUT_OFFLOAD_PARAMS, .cuda = {.on = true}};
+	LayoutModel m = {.unit = &unit, .n_units = 1, .cuda = {.on = true}};
 	CU_ASSERT_EQUAL(layout_memory(&m, &who).gathered, 0);
 	unit.flat[0].away = true;
 	CU_ASSERT_EQUAL(layout_memory(&m, &who).gathered, layout_shard_numel(1000, 1) * 4);
@@ -242,5 +307,6 @@ void suite_layout(void)
 	CU_add_test(s, "places of 16-bit roles", places_of_halves);
 	CU_add_test(s, "offload moves bytes", offload_moves_bytes);
 	CU_add_test(s, "offload of GPUs moves bytes", offload_of_gpus_moves_bytes);
+	CU_add_test(s, "units are offloaded apart", units_are_offloaded_apart);
 	CU_add_test(s, "what is away is gathered", what_is_away_is_gathered);
 }

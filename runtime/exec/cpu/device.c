@@ -59,14 +59,16 @@ static bool any_casts(const LayoutModel *l)
 
 /* The arenas that peers read, in this order; gradients are last, since owners have more of them.  The file's part
  * follows after all memory, at the next page: parameters, then gradients again. */
-static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS, ARENA_KEPT};
+static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS, ARENA_AWAY_PARAMS,
+	ARENA_AWAY_GRADS};
 
 static bool in_comm(const Rt *rt, ArenaKind arena)
 {
 	if (rt->p->world.size < 2)
 		return false;
 	switch (arena) {
-	case ARENA_PARAMS: case ARENA_SEND: case ARENA_GRADS: case ARENA_KEPT: case ARENA_COMM: return true;
+	case ARENA_PARAMS: case ARENA_SEND: case ARENA_GRADS: case ARENA_COMM: return true;
+	case ARENA_AWAY_PARAMS: case ARENA_AWAY_GRADS: return true;
 	case ARENA_GATHERED: return any_casts(&rt->model->layout);
 	default: return false;
 	}

@@ -1,9 +1,9 @@
 /* runtime/exec/cpu/offload.c: --offload: keeps a part of a program's memory in a file.
  *
- * Optimizer states and masters, or also parameters at rest and the gradients that the update reads, lie in one file of
- * this rank, mapped with MAP_SHARED, so the system writes pages back and drops them when memory is short.  The file has
- * no name, so it is gone when its last process ends.  Its disk space is allocated at the start, so that the disk cannot
- * fill up later.  Refuses folders whose files are in memory.
+ * Of each unit optimizer states and masters (LayoutUnit.offload), or also parameters at rest and the gradients that the
+ * update reads, lie in one file of this rank, mapped with MAP_SHARED, so the system writes pages back and drops them
+ * when memory is short.  The file has no name, so it is gone when its last process ends.  Its disk space is allocated
+ * at the start, so that the disk cannot fill up later.  Refuses folders whose files are in memory.
  *
  * Kernels read and write the map like memory; advice to the system only affects speed.  What the next unit needs is
  * read ahead; where memory turns out to be short, what an update has changed is written at once, so that pages are
@@ -85,24 +85,24 @@ void offload_close(Rt *rt)
 typedef struct Extent { char *at; int64_t bytes; ArenaKind arena; } Extent;
 enum { EXTENTS = 5 };
 
-/* Where a flat's parameters at rest lie; for an update, also its gradient, states and master. */
+/* Where a flat's parameters at rest lie in the file; for an update, also its gradient, states and master. */
 static int extents(const Rt *rt, int unit, int f, bool update, Extent out[EXTENTS])
 {
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
 	const Optimizer *opt = &rt->p->optim;
 	LayoutRank who = device_rank(rt);
 	int64_t at_rest = layout_shard_numel(u->flat[f].numel, layout_split(u->strategy, &who).ranks);
-	int64_t mine = u->flat[f].trainable ? layout_range(u, f, &who).n : 0;
-	int n = 0;
-	out[n++] = (Extent){rt->shard[unit][f], at_rest * dtype_info[u->flat[f].dtype].bytes, ARENA_PARAMS};
-	if (!update || !mine)
-		return n;
+	int64_t mine = u->flat[f].trainable && update ? layout_range(u, f, &who).n : 0;
 	DType grad = layout_update_dtype(u, f, &who);
-	out[n++] = (Extent){rt->grad_shard[unit][f], mine * dtype_info[grad].bytes, ARENA_KEPT};
-	for (int k = 0; k < opt->n_states; k++)
-		out[n++] = (Extent){opt->state[k][unit][f], mine * (int64_t)sizeof(float), ARENA_STATES};
-	if (u->flat[f].master)
-		out[n++] = (Extent){opt->master[unit][f], mine * (int64_t)sizeof(float), ARENA_STATES};
+	int n = 0;
+	if (layout_params_away(u))
+		out[n++] = (Extent){rt->shard[unit][f], at_rest * dtype_info[u->flat[f].dtype].bytes, ARENA_AWAY_PARAMS};
+	if (layout_grads_away(u, false) && mine)
+		out[n++] = (Extent){rt->grad_shard[unit][f], mine * dtype_info[grad].bytes, ARENA_AWAY_GRADS};
+	for (int k = 0; k < opt->n_states && layout_states_away(u) && mine; k++)
+		out[n++] = (Extent){opt->state[k][unit][f], mine * (int64_t)sizeof(float), ARENA_AWAY_STATES};
+	if (u->flat[f].master && layout_states_away(u) && mine)
+		out[n++] = (Extent){opt->master[unit][f], mine * (int64_t)sizeof(float), ARENA_AWAY_STATES};
 	return n;
 }
 
@@ -139,16 +139,10 @@ static void write_behind(const DeviceMemory *mem, const Extent *e)
 /* The extents of one unit that are in the file; returns how many there are. */
 static int in_file(const Rt *rt, int unit, bool update, Extent *out)
 {
-	const DeviceMemory *mem = &rt->p->memory;
 	const LayoutModel *l = &rt->model->layout;
 	int n = 0;
-	for (int f = 0; mem->file_bytes && unit < l->n_units && f < l->unit[unit].n_flats; f++) {
-		Extent e[EXTENTS];
-		int of_flat = extents(rt, unit, f, update, e);
-		for (int i = 0; i < of_flat; i++)
-			if (mem->file_at[e[i].arena] >= 0 && e[i].at)
-				out[n++] = e[i];
-	}
+	for (int f = 0; rt->p->memory.file_bytes && unit < l->n_units && f < l->unit[unit].n_flats; f++)
+		n += extents(rt, unit, f, update, out + n);
 	return n;
 }
 

@@ -6,8 +6,8 @@
  * before it reads are not.  With several ranks, each maps memory of the host that its peers read: a window for what is
  * sent outside of steps and, where collectives go through the host, mirrors of what they send.
  *
- * What --offload moves off the device is an arena in pinned host memory: gathers copy from it, and updates read and
- * write it in place, so that each number crosses the bus once in each direction.  It needs no memory on the device and
+ * What --offload moves off the device has arenas in pinned host memory: gathers copy from there, and updates read and
+ * write in place, so that each number crosses the bus once in each direction.  It needs no memory on the device and
  * no schedule of its own.
  *
  * Refuses, before anything is allocated, a plan that needs more than the free memory.
@@ -70,7 +70,7 @@ static bool check_memory(const Rt *rt, int ranks, Diag *d)
 	if (mem->total <= (int64_t)available / ranks)
 		return true;
 	for (int i = 0; i < ARENA_COUNT; i++)
-		largest = !mem->on_host[i] && mem->planned[i] > mem->planned[largest] ? i : largest;
+		largest = !arena_is_away(i) && mem->planned[i] > mem->planned[largest] ? i : largest;
 	if (ranks > 1)
 		snprintf(shared, sizeof(shared), " for %d ranks that share it", ranks);
 	diag_error(d, rt->p->options->program, "the plan is %" PRId64 " bytes of device memory, most of them %s (%" PRId64
@@ -110,12 +110,12 @@ static const char *take(Rt *rt, int arena, void **at)
 	size_t bytes = (size_t)mem->planned[arena];
 	if (!bytes)
 		return NULL;
-	if (!mem->on_host[arena] && c->backend->take && is_sent(arena)) {
+	if (c->backend->take && is_sent(arena)) {
 		const char *why = c->backend->take(rt, at, mem->planned[arena]);
 		c->lent[arena] = !why;
 		return why;
 	}
-	cudaError_t e = mem->on_host[arena] ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
+	cudaError_t e = arena_is_away(arena) ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
 	return e == cudaSuccess ? NULL : cudaGetErrorString(e);
 }
 
@@ -124,7 +124,7 @@ static void give(const Rt *rt, int arena)
 	const DeviceMemory *mem = &rt->p->memory;
 	if (rt->p->cuda->lent[arena])
 		rt->p->cuda->backend->give(rt, mem->base[arena]);
-	else if (mem->on_host[arena])
+	else if (arena_is_away(arena))
 		cudaFreeHost(mem->base[arena]);
 	else
 		cudaFree(mem->base[arena]);
@@ -139,7 +139,7 @@ static bool allocate(Rt *rt, Diag *d)
 		const char *why = take(rt, i, &at);
 		if (why) {
 			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be allocated %s GPU %d: %s (the "
-				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], mem->on_host[i] ?
+				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], arena_is_away(i) ?
 				"in pinned memory of the host of" : "on", rt->p->cuda->device, why, mem->total);
 			return false;
 		}
@@ -176,12 +176,6 @@ void *cuda_pinned(Rt *rt, int64_t bytes)
 	return at;
 }
 
-/* Bytes of an arena's mirror; an arena that lies on the host needs none. */
-static int64_t mirror_bytes(const DeviceMemory *mem, ArenaKind arena)
-{
-	return mem->on_host[arena] ? 0 : mem->planned[arena];
-}
-
 static bool map_comm(Rt *rt, Diag *d)
 {
 	struct RtPrivate *p = rt->p;
@@ -197,7 +191,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	mem->window_bytes = layout_cuda_window(&layout, &who);
 	CommMemory size = {.bytes = mem->window_bytes, .file = -1, .outside = !staged};
 	for (int i = 0; staged && i < COUNT_OF(sent); i++)
-		size.bytes += mirror_bytes(mem, sent[i]);
+		size.bytes += mem->planned[sent[i]];
 	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
 	if (!p->comm)
 		return false;
@@ -205,7 +199,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	at += mem->window_bytes;
 	for (int i = 0; staged && i < COUNT_OF(sent); i++) {
 		mem->mirror[sent[i]] = at;
-		at += mirror_bytes(mem, sent[i]);
+		at += mem->planned[sent[i]];
 	}
 	if (!staged)
 		return true;
@@ -319,7 +313,7 @@ static int arena_of(const Rt *rt, const char *at)
 static bool on_device(const Rt *rt, const char *at)
 {
 	int arena = arena_of(rt, at);
-	return arena < ARENA_COUNT && !rt->p->memory.on_host[arena];
+	return arena < ARENA_COUNT && !arena_is_away(arena);
 }
 
 void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)

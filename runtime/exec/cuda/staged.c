@@ -163,7 +163,7 @@ static bool staged_open(Rt *rt, void **state, Diag *d)
 	s->host = *rt;
 	s->host.p = &s->p;
 	for (int i = 0; i < ARENA_COUNT; i++)
-		s->p.memory.base[i] = rt->p->memory.on_host[i] ? rt->p->memory.base[i] : rt->p->memory.mirror[i];
+		s->p.memory.base[i] = arena_is_away(i) ? rt->p->memory.base[i] : rt->p->memory.mirror[i];
 	device_point(&s->host);
 	s->host.scalars = &s->p.scalars;
 	s->from = NEW_N(a, const char *, rt->p->world.size);
