@@ -86,6 +86,15 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	return d->errors == before;
 }
 
+/* Whether values lie in memory of the host from forward to backward. */
+static bool copies(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op->kind == OP_OFFLOAD)
+			return true;
+	return false;
+}
+
 bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
@@ -94,6 +103,7 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 		{t->offload == LAYOUT_OFFLOAD_OPTIM && !machine->cuda, "reads and writes of the file of --offload"},
 		{t->offload == LAYOUT_OFFLOAD_OPTIM && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine "
 			"whose file has no host.bandwidth"},
+		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth"},
 		{t->check_nan, "checks of --check-nan"},
 		{t->hook.file, "calls of the function of --comm-hook"},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},

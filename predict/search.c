@@ -454,16 +454,27 @@ static void recompute_again(Search *s)
 
 typedef VEC(const Trial *) TrialVec;
 
-/* Plans a choice and, where that does not fit, the same with recomputation or with optimizer states in memory of the
- * host, up to the first of each that fits: what gives more room than is needed takes longer.  False: none may fit,
- * whatever its units are. */
+/* What may lie in memory of the host: nothing, optimizer states, values from forward to backward, both. */
+enum { ELSEWHERE_STATES = 1, ELSEWHERE_VALUES = 2, ELSEWHERE_ALL = 4 };
+
+static int most_picks(const Search *s, KnobId k)
+{
+	return matters(k, s, &s->given) ? s->knob[k].n : 1;
+}
+
+/* Plans a choice and, where that does not fit, the same with recomputation or with more in memory of the host, up to
+ * the first of each that fits: what gives more room than is needed takes longer.  Both kinds are moved there where
+ * neither alone is enough to recompute nothing.  False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
 	bool may = false, enough = false;
-	int offloads = matters(KNOB_OFFLOAD, s, &s->given) ? s->knob[KNOB_OFFLOAD].n : 1;
-	for (int i = 0; i < offloads && !enough; i++) {
+	for (int i = 0; i < ELSEWHERE_ALL && (!enough || i == ELSEWHERE_VALUES); i++) {
 		bool fits = false;
-		choice.pick[KNOB_OFFLOAD] = i;
+		choice.pick[KNOB_OFFLOAD] = (i & ELSEWHERE_STATES) > 0;
+		choice.pick[KNOB_ACTS] = (i & ELSEWHERE_VALUES) > 0;
+		if (choice.pick[KNOB_OFFLOAD] >= most_picks(s, KNOB_OFFLOAD)
+				|| choice.pick[KNOB_ACTS] >= most_picks(s, KNOB_ACTS))
+			continue;
 		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
 			choice.pick[KNOB_REMAT] = k;
 			const Trial *x = try(s, &choice);

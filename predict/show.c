@@ -9,7 +9,7 @@ static const char *const evidence_key[COST_EVIDENCES] = {"measured", "near", "ro
 
 /* What all micro-batches of a step are together. */
 typedef struct Totals {
-	double seconds, computing, exposed, transferring;
+	double seconds, computing, exposed, transferring, copying, copies_exposed;
 	double of_class[COST_CLASSES], of_evidence[COST_EVIDENCES];
 	double flops, ideal, ideal_again;
 } Totals;
@@ -25,6 +25,8 @@ static Totals totals_of(const Prediction *p)
 		sum.seconds += times * t->seconds;
 		sum.computing += times * t->computing;
 		sum.exposed += times * t->exposed;
+		sum.copying += times * t->copying;
+		sum.copies_exposed += times * t->copies_exposed;
 		for (int i = 0; i < t->n_transfers; i++)
 			sum.transferring += times * (t->transfer[i]->end - t->transfer[i]->begin);
 		for (int c = 0; c < COST_CLASSES; c++)
@@ -98,8 +100,9 @@ static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a
 {
 	if (all->transferring <= 0)
 		return;
-	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", all->exposed * 1e3,
-		100 * all->exposed / all->seconds, all->transferring * 1e3);
+	double exposed = all->exposed - all->copies_exposed;
+	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", exposed * 1e3,
+		100 * exposed / all->seconds, all->transferring * 1e3);
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		int64_t times = predict_runs(p->micro_batches, (Variant)k);
 		if (times && p->micro_batches > 1)
@@ -108,6 +111,13 @@ static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a
 		if (times)
 			text_transfers(f, p->of[k], all->seconds, a);
 	}
+}
+
+static void text_copies(FILE *f, const Totals *all)
+{
+	if (all->copying > 0)
+		fprintf(f, "  compute waits %.3f ms (%.1f%%) for copies to and from memory of the host, which take %.3f ms\n",
+			all->copies_exposed * 1e3, 100 * all->copies_exposed / all->seconds, all->copying * 1e3);
 }
 
 /* How long steps of other numbers of micro-batches take. */
@@ -144,6 +154,7 @@ void prediction_text(FILE *f, const Prediction *p)
 			plan_human(a, (int64_t)t->machine->of[MACHINE_MEMORY]));
 	text_classes(f, &all);
 	text_waits(f, p, &all, a);
+	text_copies(f, &all);
 	text_micro(f, p);
 	arena_free(a);
 }
@@ -192,8 +203,10 @@ void prediction_json(FILE *f, const Prediction *p)
 		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
 	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
-		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true),
-		all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3);
+		"\"transferring_ms\": %.6g, \"copying_ms\": %.6g, \"copies_exposed_ms\": %.6g,\n    \"classes_ms\": {",
+		utilisation(&all, false), utilisation(&all, true),
+		all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3, all.copying * 1e3,
+		all.copies_exposed * 1e3);
 	for (int c = COST_NONE + 1; c < COST_COLLECTIVE; c++)
 		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], all.of_class[c] * 1e3);
 	fputs("},\n    \"evidence_ms\": {", f);

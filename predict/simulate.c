@@ -3,7 +3,10 @@
  * Computing is one sequence.  A collective starts when all earlier ones of its stream have ended and, on a GPU, its
  * event has happened, however far behind it the program issues it, since a host and its graphs run ahead; on a CPU,
  * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
- * kernel is slower by the machine's contention; what remains of it is then counted at the new rate. */
+ * kernel is slower by the machine's contention; what remains of it is then counted at the new rate.
+ *
+ * A copy between a GPU and memory of its host starts where it stands, behind the earlier ones of its direction.  Both
+ * directions go on at once, and take so little of the GPU's own bandwidth that kernels are not slower. */
 #include "predict/timeline.h"
 
 #include <math.h>
@@ -22,6 +25,8 @@ typedef struct Simulation {
 	PtrMap *recorded;          /* record -> its time, a double */
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
+	double copied[2];          /* when the copies out, in have ended */
+	PtrMap *end_of_copy;       /* offload, reload -> its end, a double */
 	Transfer *last[RT_STREAMS]; /* the transfer that ends then */
 	VEC(Transfer *) queue[RT_STREAMS]; /* GPUs: the collectives of a stream, and how many of them have a time */
 	int placed[RT_STREAMS];
@@ -235,6 +240,29 @@ static void wait(Simulation *s, const Op *op)
 	wait_until(s, op, t);
 }
 
+/* ---- copies to and from memory of the host ---- */
+
+static void begin_copy(Simulation *s, const Op *op)
+{
+	bool in = op->kind == OP_RELOAD;
+	int64_t bytes = type_bytes(&op->out[0]->type);
+	double *end = NEW(s->a, double), begin = MAX(s->now, s->copied[in]);
+	*end = s->copied[in] = begin + (double)bytes / s->o->machine->of[MACHINE_HOST];
+	ptrmap_put(s->end_of_copy, op, end);
+	s->t->copying += *end - begin;
+	add_slice(s, (Slice){.op = op, .stream = in ? TIMELINE_IN : TIMELINE_OUT, .bytes = bytes, .begin = begin,
+		.end = *end});
+}
+
+static void end_copy(Simulation *s, const Op *op)
+{
+	double end = *(const double *)ptrmap_get(s->end_of_copy, op_in(op, 0)->op), more = MAX(end - s->now, 0);
+	s->t->exposed += more;
+	s->t->copies_exposed += more;
+	add_slice(s, (Slice){.op = op, .waits = true, .begin = s->now, .end = s->now + more});
+	s->now += more;
+}
+
 /* ---- reasons ---- */
 
 /* When the first op of a step computes, and when the last one of backward has. */
@@ -276,7 +304,8 @@ static Exposed reason_of(const Simulation *s, const Transfer *t, double first, d
 static const Op *before_record(const Op *record)
 {
 	const Op *op = record;
-	while (op && (op->kind == OP_RECORD || op->kind == OP_WAIT || op->kind == OP_VIEW_OP))
+	while (op && (op->kind == OP_RECORD || op->kind == OP_WAIT || op->kind == OP_VIEW_OP || op->kind == OP_OFFLOAD
+		|| op->kind == OP_RELOAD || op->kind == OP_COPIED))
 		op = op->prev;
 	return op;
 }
@@ -334,6 +363,10 @@ static void play(Simulation *s, const Op *op)
 		block(s, op);
 	} else if (info->flags & COMM) {
 		issue(s, op);
+	} else if (op->kind == OP_OFFLOAD || op->kind == OP_RELOAD) {
+		begin_copy(s, op);
+	} else if (op->kind == OP_COPIED) {
+		end_copy(s, op);
 	} else {
 		compute(s, op);
 	}
@@ -350,7 +383,8 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	int cores = o->machine->cuda ? 1 : MAX((int)o->machine->of[MACHINE_RANKS], 1);
 	t->running = (MachineLayout){MIN(t->layout.ranks, MAX(cores / t->layout.threads, 1)), t->layout.threads};
 	t->turns = (double)t->layout.ranks / t->running.ranks;
-	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
+	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a),
+		.end_of_copy = ptrmap_new(a)};
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)
 			queue(&s, op);

@@ -110,7 +110,7 @@ static void add_values(Finder *f, const Options *o)
 	const Buffers *b = f->out->b;
 	for (int i = 0; i < b->n; i++) {
 		const Buffer *x = &b->at[i];
-		if (x->place.region != REGION_GRAD)
+		if (x->place.region == REGION_ACT)
 			add(f, HELD_ACTIVATIONS, arena_printf(f->a, "%%%s", x->value->name), x->bytes, x->first, x->last, x->first);
 	}
 	for (int p = 0; p < b->n_ops; p++)

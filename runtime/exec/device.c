@@ -9,7 +9,7 @@
 
 const char *const device_arena_names[ARENA_COUNT] = {
 	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states",
-	"buffers", "inputs", "activations", "workspace", "communication", "device tables"};
+	"buffers", "inputs", "activations", "workspace", "communication", "device tables", "offloaded activations"};
 
 bool device_has_snapshot(const Rt *rt)
 {
@@ -31,13 +31,14 @@ void device_plan(Rt *rt)
 	mem->places = layout_places(&layout, &who, rt->p->arena);
 	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params + sum.host.params, sum.gathered, sum.grads,
 		sum.file.grads, sum.send, sum.states + sum.file.states + sum.host.states, sum.buffers, sum.inputs,
-		sum.activations, sum.workspace, sum.comm, sum.tables};
+		sum.activations, sum.workspace, sum.comm, sum.tables, sum.host.activations};
 	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
 		[ARENA_STATES] = sum.file.states};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
 	mem->on_host[ARENA_PARAMS] = sum.host.params;
 	mem->on_host[ARENA_STATES] = sum.host.states;
+	mem->on_host[ARENA_HOST] = sum.host.activations;
 	mem->host = sum.host;
 	mem->snapshot = sum.snapshot + sum.host.snapshot;
 	for (int i = 0; i < ARENA_COUNT; i++) {
@@ -89,6 +90,7 @@ void device_point(Rt *rt)
 	rt->input = rt->p->memory.base[ARENA_INPUTS];
 	rt->act = rt->p->memory.base[ARENA_ACTIVATIONS];
 	rt->work = rt->p->memory.base[ARENA_WORKSPACE];
+	rt->host = rt->p->memory.base[ARENA_HOST];
 	rt->prim = NEW_N(rt->p->arena, KPrim *, MAX(rt->model->n_prims, 1));
 }
 

@@ -22,13 +22,14 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
 typedef enum ArenaKind {
 	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_KEPT, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
-	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_COUNT
+	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_HOST, ARENA_COUNT
 } ArenaKind;
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
-	bool on_host[ARENA_COUNT];  /* GPUs: the arena is pinned memory of the host (--offload) and not counted in total */
+	bool on_host[ARENA_COUNT];  /* GPUs: the arena is pinned memory of the host (--offload, --offload-acts) and not
+	                             * counted in total */
 	/* Messages of batch norms; NULL at one rank.  On GPUs this rank's message comes first, then room for those of all
 	 * ranks. */
 	char *sync;
