@@ -225,6 +225,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
+			out->bound.copies += times * b.copies;
 			out->of = (PriceOf){m, t->running, t->turns};
 		}
 		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
@@ -259,7 +260,10 @@ bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 	const SimulateOptions *how = predict_how(v, o, m, a);
 	const Module *one = v->of[VARIANT_ONLY];
 	Prediction p = {.micro_batches = predict_micro_batches(o, one->batch), .samples = one->batch,
-		.tokens = count_tokens(one), .bytes = pipeline_memory(v, o).total};
+		.tokens = count_tokens(one)};
+	LayoutMemory memory = pipeline_memory(v, o);
+	p.bytes = memory.total;
+	p.pinned = memory.host.total;
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);

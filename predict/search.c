@@ -34,7 +34,7 @@ typedef struct Trial {
 	const char *keep;            /* regular expression of units that stay gathered after forward; NULL: none more */
 	bool refused;
 	Played of;
-	int64_t over;                /* bytes beyond the limit */
+	int64_t over;                /* bytes beyond the limit, and beyond what may be pinned on the host */
 	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
 } Trial;
 
@@ -134,10 +134,16 @@ static void set_knob(KnobId k, Options *o, const char *text)
 	}
 }
 
-/* Whether the machine says how fast GPUs reach the memory of their host. */
+/* Whether the machine says how fast GPUs reach the memory of their host; and how much of it there is, of which values
+ * may need any amount. */
 static bool offloads(const Search *s)
 {
 	return s->m->of[MACHINE_HOST] > 0;
+}
+
+static bool offloads_values(const Search *s)
+{
+	return offloads(s) && s->m->of[MACHINE_HOST_MEMORY] > 0;
 }
 
 /* Whether the knob changes anything beside these options. */
@@ -220,24 +226,54 @@ static double price_of_step(const Search *s, const Trial *x, double bytes)
 	return (double)micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
 }
 
+/* The least of a trial where it frees so many bytes by recomputing: what that takes beside its collectives, or what
+ * crosses the bus to the host and back, without these bytes. */
+typedef struct Least { double computing, copying; } Least;
+static Least least_of(const Search *s, const Trial *x, double bytes)
+{
+	const Bound *b = &x->of.bound;
+	double both_ways = b->copies > 0 ? 2 * bytes * (double)micro_batches(s, x) / s->m->of[MACHINE_HOST] : 0;
+	return (Least){bytes > 0 ? bound_recomputing(b, price_of_step(s, x, bytes)) : b->seconds, b->copies - both_ways};
+}
+
+/* The bound of all recomputations of a trial without any that free `lacks` bytes or more.  The more is computed again,
+ * the longer that takes, and the less is copied: the bound is where both take as long. */
+static double bound_of_any(const Search *s, const Trial *x, double lacks)
+{
+	enum { HALVINGS = 40 };
+	double low = lacks, high = lacks + (double)x->of.memory.host.activations;
+	Least least = least_of(s, x, low);
+	if (least.computing >= least.copying)
+		return least.computing;
+	for (int i = 0; i < HALVINGS; i++) {
+		double middle = (low + high) / 2;
+		least = least_of(s, x, middle);
+		*(least.computing < least.copying ? &low : &high) = middle;
+	}
+	return least_of(s, x, low).computing;
+}
+
 /* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
- * recompute, if the search may choose that. */
+ * recompute, if the search may choose that: what is computed again needs no place, neither on the GPU nor on its
+ * host. */
 static double bound_of(Search *s, const Trial *x, const Options *o)
 {
+	const Bound *b = &x->of.bound;
 	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
 	Price **price = &s->price[x->pick[KNOB_BATCH]];
-	if (x->of.rigid <= s->limit)
-		return x->of.bound.seconds;
-	if (any && !*price)
+	int64_t lacks = MAX(MAX(x->of.rigid - s->limit, machine_overpins(s->m, x->of.memory.host.total)), 0);
+	if (!any || (!lacks && b->copies <= b->seconds))
+		return lacks ? INFINITY : MAX(b->seconds, b->copies);
+	if (!*price)
 		*price = price_find(&batch_of(s, x)->start, o, &x->of.of, s->a);
-	return any ? bound_recomputing(&x->of.bound, price_of_step(s, x, (double)(x->of.rigid - s->limit))) : INFINITY;
+	return bound_of_any(s, x, (double)lacks);
 }
 
 static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
 	x->refused = !predict_played(&batch_of(s, x)->start, &o, sync_of(s, &o), s->m, s->limit, &x->of);
-	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
+	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0) + machine_overpins(s->m, x->of.memory.host.total);
 	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
 }
 
@@ -463,19 +499,20 @@ static int most_picks(const Search *s, KnobId k)
 }
 
 /* Plans a choice and, where that does not fit, the same with recomputation or with more in memory of the host, up to
- * the first of each that fits: what gives more room than is needed takes longer.  Both kinds are moved there where
- * neither alone is enough to recompute nothing.  False: none may fit, whatever its units are. */
+ * the first of each that fits: what gives more room than is needed takes longer.  So values that lie there are computed
+ * again only where nothing else fits, and both kinds lie there only where neither alone is enough to recompute nothing.
+ * False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
-	bool may = false, enough = false;
+	bool may = false, enough = false, some = false;
 	for (int i = 0; i < ELSEWHERE_ALL && (!enough || i == ELSEWHERE_VALUES); i++) {
-		bool fits = false;
+		bool fits = false, values = i & ELSEWHERE_VALUES;
 		choice.pick[KNOB_OFFLOAD] = (i & ELSEWHERE_STATES) > 0;
-		choice.pick[KNOB_ACTS] = (i & ELSEWHERE_VALUES) > 0;
+		choice.pick[KNOB_ACTS] = values;
 		if (choice.pick[KNOB_OFFLOAD] >= most_picks(s, KNOB_OFFLOAD)
 				|| choice.pick[KNOB_ACTS] >= most_picks(s, KNOB_ACTS))
 			continue;
-		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
+		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits && !(k && values && some); k++) {
 			choice.pick[KNOB_REMAT] = k;
 			const Trial *x = try(s, &choice);
 			if (!x || x->refused)
@@ -483,6 +520,7 @@ static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 			vec_push(s->a, from, x);
 			may = may || x->of.rigid <= s->limit;
 			fits = !x->over;
+			some = some || fits;
 			enough = enough || (fits && !k);
 		}
 	}
@@ -525,7 +563,7 @@ static void descend_all(Search *s)
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
 		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && x->of.bound.seconds < s->best->of.seconds * (1 - NEGLIGIBLE)))
+		if (!s->best || s->best->over || (!hopeless && MAX(x->of.bound.seconds, x->of.bound.copies) < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
 }

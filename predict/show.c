@@ -51,9 +51,14 @@ static double rate(const Totals *t, int64_t n)
 	return t->seconds > 0 ? (double)n / t->seconds : 0;
 }
 
-static bool fits(const Prediction *p)
+static bool fits_device(const Prediction *p)
 {
 	return (double)p->bytes <= p->of[VARIANT_ONLY]->machine->of[MACHINE_MEMORY];
+}
+
+static bool fits_host(const Prediction *p)
+{
+	return !machine_overpins(p->of[VARIANT_ONLY]->machine, p->pinned);
 }
 
 /* ---- text ---- */
@@ -149,9 +154,12 @@ void prediction_text(FILE *f, const Prediction *p)
 	if (all.ideal_again > 0)
 		fprintf(f, " (%.1f%% with what is recomputed)", 100 * utilisation(&all, true));
 	fputc('\n', f);
-	if (!fits(p))
+	if (!fits_device(p))
 		fprintf(f, "  it does not fit: a rank needs %s and has %s\n", plan_human(a, p->bytes),
 			plan_human(a, (int64_t)t->machine->of[MACHINE_MEMORY]));
+	if (!fits_host(p))
+		fprintf(f, "  it does not fit: a rank pins %s of its host's memory and may pin %s\n", plan_human(a, p->pinned),
+			plan_human(a, (int64_t)t->machine->of[MACHINE_HOST_MEMORY]));
 	text_classes(f, &all);
 	text_waits(f, p, &all, a);
 	text_copies(f, &all);
@@ -201,7 +209,7 @@ void prediction_json(FILE *f, const Prediction *p)
 		all.seconds * 1e3);
 	fprintf(f, "\"samples_per_s\": %.6g, \"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n",
 		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
-	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
+	fprintf(f, "    \"fits\": %s,\n", fits_device(p) && fits_host(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
 		"\"transferring_ms\": %.6g, \"copying_ms\": %.6g, \"copies_exposed_ms\": %.6g,\n    \"classes_ms\": {",
 		utilisation(&all, false), utilisation(&all, true),

@@ -26,6 +26,9 @@ typedef struct Simulation {
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
 	double copied[2];          /* when the copies out, in have ended */
+	const Op *last_out;        /* the offload that begins last */
+	bool turned;               /* its value is copied in again, or was */
+	double flying, most_flying; /* seconds of copies out that are not waited for yet; the most at any time */
 	PtrMap *end_of_copy;       /* offload, reload -> its end, a double */
 	Transfer *last[RT_STREAMS]; /* the transfer that ends then */
 	VEC(Transfer *) queue[RT_STREAMS]; /* GPUs: the collectives of a stream, and how many of them have a time */
@@ -242,6 +245,18 @@ static void wait(Simulation *s, const Op *op)
 
 /* ---- copies to and from memory of the host ---- */
 
+/* Copies of a direction follow each other, and what was copied out last is copied in behind all copies out.  What comes
+ * in before that, and the values of a block, which another plan may have in another order, do not count. */
+static void note_apart(Simulation *s, const Op *op, double seconds)
+{
+	bool out = op->kind == OP_OFFLOAD;
+	s->flying += out ? seconds : 0;
+	s->most_flying = MAX(s->most_flying, s->flying);
+	s->last_out = out ? op : s->last_out;
+	s->turned = s->turned || (!out && op_in(op_in(op, 0)->op, 0)->op == s->last_out);
+	s->t->copies_apart += out || s->turned ? seconds : 0;
+}
+
 static void begin_copy(Simulation *s, const Op *op)
 {
 	bool in = op->kind == OP_RELOAD;
@@ -249,6 +264,7 @@ static void begin_copy(Simulation *s, const Op *op)
 	double *end = NEW(s->a, double), begin = MAX(s->now, s->copied[in]);
 	*end = s->copied[in] = begin + (double)bytes / s->o->machine->of[MACHINE_HOST];
 	ptrmap_put(s->end_of_copy, op, end);
+	note_apart(s, op, *end - begin);
 	s->t->copying += *end - begin;
 	add_slice(s, (Slice){.op = op, .stream = in ? TIMELINE_IN : TIMELINE_OUT, .bytes = bytes, .begin = begin,
 		.end = *end});
@@ -256,7 +272,10 @@ static void begin_copy(Simulation *s, const Op *op)
 
 static void end_copy(Simulation *s, const Op *op)
 {
-	double end = *(const double *)ptrmap_get(s->end_of_copy, op_in(op, 0)->op), more = MAX(end - s->now, 0);
+	const Op *copy = op_in(op, 0)->op;
+	if (copy->kind == OP_OFFLOAD)
+		s->flying -= (double)type_bytes(&copy->out[0]->type) / s->o->machine->of[MACHINE_HOST];
+	double end = *(const double *)ptrmap_get(s->end_of_copy, copy), more = MAX(end - s->now, 0);
 	s->t->exposed += more;
 	s->t->copies_exposed += more;
 	add_slice(s, (Slice){.op = op, .waits = true, .begin = s->now, .end = s->now + more});
@@ -396,6 +415,7 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 			s.number++;
 		}
 	t->computing = s.now - t->exposed;
+	t->copies_apart = MAX(t->copies_apart - s.most_flying, 0);
 	finish_transfers(&s);
 	t->seconds = s.now;
 	for (int i = 0; i < RT_STREAMS; i++)

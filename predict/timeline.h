@@ -66,6 +66,8 @@ typedef struct Timeline {
 	double exposed;         /* sum of waits */
 	double copying;         /* sum of copies to and from memory of the host */
 	double copies_exposed;  /* the part of exposed that copies are waited for */
+	double copies_apart;    /* the part of copying that no two copies can take at once: all out, then what is copied in
+	                           behind the last of these */
 	double alone;           /* computing if no collective ran beside it */
 	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */
@@ -98,6 +100,7 @@ typedef struct Bound {
 	double seconds;   /* no order of these collectives, and no units, make a step shorter */
 	double roomy;     /* the same if there were room for all that backward gathers again */
 	double beside;    /* of it, seconds that values which are computed again may take for nothing */
+	double copies;    /* seconds that its copies to and from memory of the host take, whatever is computed beside them */
 } Bound;
 /* room: bytes that gathered units may keep after forward so that backward need not gather them again. */
 Bound timeline_bound(const Timeline *t, double room);
@@ -112,7 +115,7 @@ typedef struct Prediction {
 	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a program does not have are NULL */
 	int64_t micro_batches;             /* of a step */
 	int64_t samples, tokens;           /* of a micro-batch of a rank; tokens 0: samples are no sequences */
-	int64_t bytes;                     /* that the rank needs */
+	int64_t bytes, pinned;             /* that the rank needs; and of memory of its host */
 } Prediction;
 void prediction_text(FILE *f, const Prediction *p);
 /* The member "prediction" of the plan's JSON object, ended by ",\n". */
