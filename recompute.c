@@ -249,9 +249,16 @@ static int64_t plan(Search *s, Set *x)
 	return x->memory.total;
 }
 
+/* Whether the plan is within the limits. */
+static bool keeps(Search *s, Set *x)
+{
+	const MemoryOptions *o = &s->o->memory;
+	return plan(s, x) <= o->memory_limit && (!o->host_limit || x->memory.host.total <= o->host_limit);
+}
+
 static bool fits(Search *s, int k)
 {
-	return plan(s, &s->path.at[k]) <= s->o->memory.memory_limit;
+	return keeps(s, &s->path.at[k]);
 }
 
 /* The first set of the path that keeps to the limit, if bytes fall along it; -1: none was found. */
@@ -279,9 +286,9 @@ static Set in_few_blocks(Search *s, int at)
 		x.rest = s->path.at[at - 1].has;
 		x.blocks = low + (high - low) / 2;
 		x.of = figures(s, &x);
-		bool keeps = plan(s, &x) <= s->o->memory.memory_limit;
-		found = keeps ? x : found;
-		*(keeps ? &high : &low) = x.blocks;
+		bool is = keeps(s, &x);
+		found = is ? x : found;
+		*(is ? &high : &low) = x.blocks;
 	}
 	return found;
 }
@@ -305,7 +312,7 @@ static Set without_unused(Search *s, const Set *found)
 static Set without_idle(Search *s, const Set *found)
 {
 	Set now = without_unused(s, found);
-	if (plan(s, &now) > s->o->memory.memory_limit)
+	if (!keeps(s, &now))
 		now = *found;
 	bool *tried = NEW_N(s->a, bool, s->classes.n);
 	for (int n = 0; n < TAKEN_OUT; n++) {
@@ -323,7 +330,7 @@ static Set without_idle(Search *s, const Set *found)
 		if (best < 0)
 			break;
 		tried[best] = true;
-		if (plan(s, &without) <= s->o->memory.memory_limit)
+		if (keeps(s, &without))
 			now = without;
 	}
 	return now;

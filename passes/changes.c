@@ -57,7 +57,7 @@ const char *change_unfit(ChangeId id, const Options *o)
 bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d)
 {
 	Options changed = *o;
-	changed.memory.memory_limit = 0;
+	changed.memory.memory_limit = changed.memory.host_limit = 0;
 	return pipeline_again(start, &changed, sync, true, out, d);
 }
 

@@ -326,6 +326,8 @@ static void apply(Offload *f, Diag *d)
 
 bool pass_offload(Module *m, const Options *o, Diag *d)
 {
+	if (o->memory.host_limit && !options_cuda(o))
+		diag_warn(d, "--host-limit", "a program for CPUs pins no memory: it is not used");
 	if (kind_of(o->memory.offload_acts) == OFFLOAD_NONE) {
 		if (o->given.offload_acts_min)
 			diag_warn(d, "--offload-acts-min", "nothing is offloaded (--offload-acts=block): it is not used");

@@ -260,7 +260,8 @@ MemoryPeak memory_peak(Module *m, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
 bool memory_accept(Module *m, Diag *d);
-/* Whether what a rank maps for a PLAN is within --memory-limit; false after messages that say where memory peaks. */
+/* Whether what a rank maps for a PLAN is within --memory-limit and --host-limit; false after messages, which say where
+ * memory peaks. */
 bool memory_fits(Module *m, const Options *o, Diag *d);
 /* Describes a module at SHARD (without slots yet) or at PLAN for base/layout.h. */
 LayoutModel memory_layout(const Module *m, Arena *a);

@@ -222,6 +222,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			Bound b = timeline_bound(t, (double)(limit - out->rigid));
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
+			out->forward += times * t->forward;
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;

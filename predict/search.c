@@ -10,6 +10,7 @@
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
+#define HIDDEN 0.8      /* of the time of forward, that copies out may take and cost next to nothing */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
 enum { VALUES_MAX = 13, TRIALS_MAX = 400, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
@@ -37,6 +38,8 @@ typedef struct Trial {
 	int64_t over;                /* bytes beyond the limit, and beyond what may be pinned on the host */
 	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
 } Trial;
+
+typedef VEC(const Trial *) TrialVec;
 
 struct Search {
 	SearchFrom from;
@@ -422,16 +425,17 @@ static void descend(Search *s, const Trial *from)
 	takes(s, at);
 }
 
-/* Less recomputation than of blocks, which from, a plan within the limit, has: what --remat=auto chooses for it.  NULL:
- * that is no better. */
-static const Trial *recompute_less(Search *s, const Trial *from)
+/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes, if that is not 0,
+ * are pinned on the host.  NULL: it chooses nothing, or that is no better. */
+static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinned)
 {
 	Knob *knob = &s->knob[KNOB_REMAT];
-	if (!knob->open || !from->pick[KNOB_REMAT] || from->over || knob->n == VALUES_MAX)
+	if (!knob->open || knob->n == VALUES_MAX)
 		return NULL;
 	Options o = options_of(s, from);
 	o.memory.remat = "auto";
 	o.memory.memory_limit = s->limit;
+	o.memory.host_limit = pinned;
 	const char *found = s->from.again->recompute(&o, s->from.again->context, s->a);
 	if (!found || *found != '{')
 		return NULL;
@@ -441,6 +445,28 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 	knob->value[knob->n] = policy;
 	const Trial *x = with(s, from, KNOB_REMAT, knob->n++);
 	return better(x, from) ? x : NULL;
+}
+
+/* Less recomputation than of blocks, which from, a plan within the limit, has; NULL: none that is better. */
+static const Trial *recompute_less(Search *s, const Trial *from)
+{
+	return from->pick[KNOB_REMAT] && !from->over ? recompute_within(s, from, 0) : NULL;
+}
+
+/* Where values lie on the host that take longer to copy out than forward takes, some are better computed again: those
+ * beyond what forward hides, or what may be pinned.  Of the starts the one with the least bound is tried. */
+static const Trial *recompute_some(Search *s, const TrialVec *from)
+{
+	const Trial *x = NULL;
+	for (int i = 0; i < from->n; i++)
+		if (from->at[i]->pick[KNOB_ACTS] && !from->at[i]->pick[KNOB_REMAT] && (!x || from->at[i]->bound < x->bound))
+			x = from->at[i];
+	if (!x || (s->best && !s->best->over && x->bound >= s->best->of.seconds * (1 - NEGLIGIBLE)))
+		return NULL;
+	const struct LayoutHost *host = &x->of.memory.host;
+	double hidden = HIDDEN * x->of.forward / (double)micro_batches(s, x) * s->m->of[MACHINE_HOST];
+	double most = MIN(hidden + (double)(host->total - host->activations), s->m->of[MACHINE_HOST_MEMORY]);
+	return (double)host->total > most ? recompute_within(s, x, MAX((int64_t)most, 1)) : NULL;
 }
 
 /* The plan of this trial's micro-batch of which nothing else was chosen; NULL: it was not tried, or is refused. */
@@ -487,8 +513,6 @@ static void recompute_again(Search *s)
 			break;
 	}
 }
-
-typedef VEC(const Trial *) TrialVec;
 
 /* What may lie in memory of the host: nothing, optimizer states, values from forward to backward, both. */
 enum { ELSEWHERE_STATES = 1, ELSEWHERE_VALUES = 2, ELSEWHERE_ALL = 4 };
@@ -566,6 +590,9 @@ static void descend_all(Search *s)
 		if (!s->best || s->best->over || (!hopeless && MAX(x->of.bound.seconds, x->of.bound.copies) < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
+	const Trial *some = recompute_some(s, &from);
+	if (takes(s, some))
+		descend(s, some);
 }
 
 bool search_wanted(const Options *o)

@@ -101,6 +101,7 @@ static void compute(Simulation *s, const Op *op)
 	s->now = end_of(s, alone.seconds);
 	t->computing += s->now - begin;
 	t->alone += alone.seconds;
+	t->forward += op->section == SEC_FORWARD ? alone.seconds : 0;
 	t->of_class[w.class] += s->now - begin;
 	t->of_evidence[alone.evidence] += s->now - begin;
 	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);

@@ -69,6 +69,7 @@ typedef struct Timeline {
 	double copies_apart;    /* the part of copying that no two copies can take at once: all out, then what is copied in
 	                           behind the last of these */
 	double alone;           /* computing if no collective ran beside it */
+	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */
 	double again;           /* the part of moving that gathers in backward take */

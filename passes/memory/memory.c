@@ -529,18 +529,29 @@ static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, 
 	say_largest(m, &peak, d);
 }
 
+static bool fits_host(const LayoutMemory *memory, const Options *o, Diag *d)
+{
+	bool fits = !o->memory.host_limit || memory->host.total <= o->memory.host_limit;
+	if (!fits)
+		diag_error(d, "--host-limit", "a rank pins %lld bytes of memory of its host, the limit is %lld: %lld of them are "
+			"activations (--offload-acts), %lld optimizer states and parameters (--offload)",
+			(long long)memory->host.total, (long long)o->memory.host_limit, (long long)memory->host.activations,
+			(long long)(memory->host.states + memory->host.params));
+	return fits;
+}
+
 bool memory_fits(Module *m, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who = memory_rank(o);
 	memory_complete(&layout, m, o);
-	int64_t total = layout_memory_most(&layout, &who).total;
-	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
+	LayoutMemory memory = layout_memory_most(&layout, &who);
+	bool fits = !o->memory.memory_limit || memory.total <= o->memory.memory_limit;
 	if (!fits)
-		report_excess(m, o, total, a, d);
+		report_excess(m, o, memory.total, a, d);
 	arena_free(a);
-	return fits;
+	return fits_host(&memory, o, d) && fits;
 }
 
 bool pass_memory(Module *m, const Options *o, Diag *d)
