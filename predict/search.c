@@ -458,9 +458,11 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 static const Trial *recompute_some(Search *s, const TrialVec *from)
 {
 	const Trial *x = NULL;
-	for (int i = 0; i < from->n; i++)
-		if (from->at[i]->pick[KNOB_ACTS] && !from->at[i]->pick[KNOB_REMAT] && (!x || from->at[i]->bound < x->bound))
-			x = from->at[i];
+	for (int i = 0; i < from->n; i++) {
+		const Trial *t = from->at[i];
+		if (t->of.memory.host.activations && !t->pick[KNOB_REMAT] && (!x || t->bound < x->bound))
+			x = t;
+	}
 	if (!x || (s->best && !s->best->over && x->bound >= s->best->of.seconds * (1 - NEGLIGIBLE)))
 		return NULL;
 	const struct LayoutHost *host = &x->of.memory.host;
@@ -587,7 +589,8 @@ static void descend_all(Search *s)
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
 		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && MAX(x->of.bound.seconds, x->of.bound.copies) < s->best->of.seconds * (1 - NEGLIGIBLE)))
+		double least = MAX(x->of.bound.seconds, x->of.bound.copies);
+		if (!s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
 	const Trial *some = recompute_some(s, &from);
