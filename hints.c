@@ -81,6 +81,13 @@ static int64_t of_params(const Options *o, Sync sync, const LayoutMemory *m)
 	return o->memory.offload != LAYOUT_OFFLOAD_PARAMS ? m->states + m->params + m->grads : 0;
 }
 
+static int64_t of_acts(const Options *o, Sync sync, const LayoutMemory *m)
+{
+	(void)sync;
+	bool given = o->memory.offload_acts && strcmp(o->memory.offload_acts, "none");
+	return options_cuda(o) && !given ? m->activations : 0;
+}
+
 static int64_t of_logits(const Options *o, Sync sync, const LayoutMemory *m)
 {
 	(void)sync;
@@ -97,7 +104,7 @@ static const Row row[] = {
 	{CHANGE_REMAT_BLOCK, of_remat}, {CHANGE_FULL_SHARD, of_shards}, {CHANGE_SYNC_EVERY, of_every},
 	{CHANGE_WRAP_BLOCK, of_blocks}, {CHANGE_WRAP_EACH, of_units}, {CHANGE_LOSS_CHUNK, of_logits},
 	{CHANGE_TILE_ROWS, of_inner}, {CHANGE_PARAM_BF16, of_param_dtype}, {CHANGE_REDUCE_BF16, of_reduce_dtype},
-	{CHANGE_OFFLOAD_OPTIM, of_optim}, {CHANGE_OFFLOAD_PARAMS, of_params},
+	{CHANGE_OFFLOAD_OPTIM, of_optim}, {CHANGE_OFFLOAD_PARAMS, of_params}, {CHANGE_OFFLOAD_ACTS, of_acts},
 };
 
 /* ---- planning again ---- */

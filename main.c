@@ -261,7 +261,8 @@ static int run(Module *m, const Options *o, Diag *d)
 typedef struct Stage { const char *name; bool runs; const char *why; } Stage;
 
 /* The passes that shardc run does not need. */
-static const char training_passes[] = "loss|autodiff|optimizer|expand|remat|units|shard|schedule|prefetch";
+static const char training_passes[] = "loss|autodiff|optimizer|expand|remat|units|shard|schedule|prefetch|"
+	"offload";
 
 /* The reason why the pass does not run, NULL if it runs. */
 static const char *pass_skipped(const Options *o, bool planned, const char *name, Arena *a)

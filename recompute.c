@@ -269,9 +269,16 @@ static int64_t plan(Search *s, Set *x)
 	return x->memory.total;
 }
 
+/* Whether the plan is within the limits. */
+static bool keeps(Search *s, Set *x)
+{
+	const MemoryOptions *o = &s->o->memory;
+	return plan(s, x) <= o->memory_limit && (!o->host_limit || x->memory.host.total <= o->host_limit);
+}
+
 static bool fits(Search *s, int k)
 {
-	return plan(s, &s->path.at[k]) <= s->o->memory.memory_limit;
+	return keeps(s, &s->path.at[k]);
 }
 
 /* The set between two of the path to plan next: the first that would keep to the limit if plans differed by what blocks
@@ -323,11 +330,10 @@ static Set in_few_blocks(Search *s, int at)
 		x.rest = s->path.at[at - 1].has;
 		x.blocks = next_blocks(s, low, high, above, below, tried);
 		x.of = figures(s, &x);
-		int64_t total = plan(s, &x);
-		bool keeps = total <= s->o->memory.memory_limit;
-		found = keeps ? x : found;
-		*(keeps ? &below : &above) = total;
-		*(keeps ? &high : &low) = x.blocks;
+		bool is = keeps(s, &x);
+		found = is ? x : found;
+		*(is ? &below : &above) = x.memory.total;
+		*(is ? &high : &low) = x.blocks;
 	}
 	return found;
 }
@@ -352,7 +358,7 @@ static Set without_unused(Search *s, const Set *found)
 static Set without_idle(Search *s, const Set *found)
 {
 	Set now = without_unused(s, found);
-	if (plan(s, &now) > s->o->memory.memory_limit)
+	if (!keeps(s, &now))
 		now = *found;
 	bool *tried = NEW_N(s->a, bool, s->classes.n);
 	for (int n = 0; n < TAKEN_OUT; n++) {
@@ -371,7 +377,7 @@ static Set without_idle(Search *s, const Set *found)
 		if (best < 0)
 			break;
 		tried[best] = true;
-		if (plan(s, &without) <= s->o->memory.memory_limit)
+		if (keeps(s, &without))
 			now = without;
 	}
 	return now;

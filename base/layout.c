@@ -425,13 +425,15 @@ static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const Layout
 	sum->tables = t.segments + t.groups + t.state + t.norm + t.input;
 	sum->host.params = sum->file.params;
 	sum->host.states = sum->file.states;
+	sum->host.activations = m->host_bytes;
 	sum->file = (struct LayoutFile){0};
 	sum->host.pinned = layout_cuda_pinned(m, who->world);
 	sum->host.comm = layout_comm_bytes(who->world, is_carried(m) ? 1 : m->hosts) + mirrors +
 		layout_cuda_window(m, who) * (is_carried(m) ? who->world + 1 : 1);
 	sum->host.snapshot = sum->snapshot;
 	sum->snapshot = 0;
-	sum->host.total = sum->host.params + sum->host.states + sum->host.pinned + sum->host.comm + sum->host.snapshot;
+	sum->host.total = sum->host.params + sum->host.states + sum->host.activations + sum->host.pinned + sum->host.comm
+		+ sum->host.snapshot;
 	sum->comm = (who->world + 1) * layout_sync_bytes(m, who->world);
 }
 

@@ -164,6 +164,7 @@ typedef struct LayoutModel {
 	int n_gathers, n_slots, n_grad_slots;
 	int n_states;      /* optimizer states per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
+	int64_t host_bytes;    /* GPUs: activations that lie in memory of the host from forward to backward */
 	int64_t average_bytes; /* buffers that are averaged over ranks before an evaluation or a save */
 	int64_t saved_bytes;   /* in checkpoints: buffers, and states that belong to no unit */
 	bool snapshot;         /* saves are written during the next steps, from a copy in memory */
@@ -189,9 +190,9 @@ typedef struct LayoutMemory {
 	int64_t total;
 	/* Bytes in the offload file.  They are not counted above, where the same category is smaller by them. */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
-	/* GPUs: bytes of host memory, which are not counted above.  Pinned: what --offload keeps there (params, states) and
-	 * what a run needs for itself (pinned).  comm: what peers map. */
-	struct LayoutHost { int64_t params, states, pinned, comm, snapshot, total; } host;
+	/* GPUs: bytes of host memory, which are not counted above.  Pinned: what --offload and --offload-acts keep there
+	 * (params, states; activations) and what a run needs for itself (pinned).  comm: what peers map. */
+	struct LayoutHost { int64_t params, states, activations, pinned, comm, snapshot, total; } host;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
 /* An upper bound of the bytes of this rank's elements in a checkpoint; gaps between parameters are counted. */

@@ -127,7 +127,8 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 
 enum { CATEGORIES = 12 };
 /* Lines that only plans with such memory have. */
-static const char sent_copies[] = "sent copies", device_tables[] = "device tables", snapshot[] = "snapshot";
+static const char sent_copies[] = "sent copies", device_tables[] = "device tables", snapshot[] = "snapshot",
+	offloaded_acts[] = "activations";
 typedef struct Category { const char *name; int64_t bytes; } Category;
 
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
@@ -151,12 +152,12 @@ static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
 }
 
 /* For GPUs: sections of the host's memory. */
-enum { HOST_SECTIONS = 6 };
+enum { HOST_SECTIONS = 7 };
 static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
 {
 	const Category all[HOST_SECTIONS] = {{"parameters", m->host.params}, {"optimizer states", m->host.states},
-		{"pinned", m->host.pinned}, {"communication", m->host.comm}, {snapshot, m->host.snapshot},
-		{"total", m->host.total}};
+		{offloaded_acts, m->host.activations}, {"pinned", m->host.pinned}, {"communication", m->host.comm},
+		{snapshot, m->host.snapshot}, {"total", m->host.total}};
 	memcpy(out, all, sizeof(all));
 }
 
@@ -322,7 +323,7 @@ void plan_text_memory(FILE *f, const Plan *p)
 		fputs("in memory of the host, outside that total:\n", f);
 		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* only those of all plans */
 		for (int i = first; i < HOST_SECTIONS; i++)
-			if (c[i].bytes || c[i].name != snapshot)
+			if (c[i].bytes || (c[i].name != snapshot && c[i].name != offloaded_acts))
 				text_categories(f, &c[i], 1, a);
 	}
 	arena_free(a);

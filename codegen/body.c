@@ -20,8 +20,8 @@ typedef struct Body {
 	Buf lines;
 } Body;
 
-static const char *const prefix[] = {[PART_ACT] = "A_", [PART_IN] = "I_", [PART_STATE] = "S_", [PART_PARAM] = "P_",
-	[PART_GRAD] = "G_"};
+static const char *const prefix[] = {[PART_ACT] = "A_", [PART_HOST] = "H_", [PART_IN] = "I_", [PART_STATE] = "S_",
+	[PART_PARAM] = "P_", [PART_GRAD] = "G_"};
 
 static bool is_place(PartKind kind)
 {
@@ -77,7 +77,7 @@ static int64_t *values_of(const Body *t, const BlockLine *line, int part)
  * function hides one of step.c. */
 static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
 {
-	bool local = part->kind == PART_ACT || strchr(value, 'b');
+	bool local = part->kind == PART_ACT || part->kind == PART_HOST || strchr(value, 'b');
 	PlaceNames *names = local ? &t->locals : &t->e->constants, *others = local ? &t->e->constants : &t->locals;
 	const char *stem = arena_printf(t->e->a, "%s%s", prefix[part->kind], identifier(t, part->name, module));
 	const char *place = arena_printf(t->e->a, "%s = %s", stem, value), *name = map_get(names->of_place, place);

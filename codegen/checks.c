@@ -14,9 +14,15 @@ static bool is_infinite(const Op *op)
 	return a && a->kind == ATTR_FLOAT && !isfinite(a->f);
 }
 
+static bool is_copy(const Op *op)
+{
+	return op->kind == OP_OFFLOAD || op->kind == OP_RELOAD;
+}
+
+/* The value that v shows, or is a copy of by way of the host. */
 static const Value *origin(const Value *v)
 {
-	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
+	while ((op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP) || is_copy(v->op))
 		v = v->op->in[0].value;
 	return v;
 }
@@ -94,7 +100,7 @@ void checks_after(Emit *e, const Op *op, const char *comment)
 	if (ends_reduce(op))
 		emit_line(e, "rt_check_gradient(rt, %s);",
 			emit_part(e, PART_UNIT, op_in(op, 0)->op->unit->index, "unit"));
-	if (op->kind == OP_CONST || (flags & VIEW && op->kind != OP_VIEW_OP))
+	if (op->kind == OP_CONST || is_copy(op) || (flags & VIEW && op->kind != OP_VIEW_OP))
 		return;
 	for (int i = 0; i < op->n_out; i++)
 		if (!value_is_joined(op->out[i])) /* the join's rows are checked as a whole */

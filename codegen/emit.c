@@ -105,6 +105,7 @@ const char *emit_place(Emit *e, const Place *at, const char *name)
 		return loop_place(e, at);
 	switch (at->region) {
 	case REGION_ACT: return arena_printf(e->a, "ACT(%s)", emit_part(e, PART_ACT, at->offset, name));
+	case REGION_HOST: return arena_printf(e->a, "HOST(%s)", emit_part(e, PART_HOST, at->offset, name));
 	case REGION_INPUT: return arena_printf(e->a, "IN(%s)", emit_part(e, PART_IN, at->offset, name));
 	case REGION_STATE: return arena_printf(e->a, "STATE(%s)", emit_part(e, PART_STATE, at->offset, name));
 	case REGION_PARAM: return flat_place(e, "PARAM", PART_PARAM, at, name);

@@ -11,8 +11,8 @@
 /* A part of a call that may differ in another module that does the same: a place, or the number of something.
  * Rules write a mark for it (emit_part); the call's text then has a PART_HOLE at this position. */
 typedef enum PartKind {
-	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* a byte offset in its region */
-	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_NODE, PART_EVENT, PART_ID, /* a number */
+	PART_ACT, PART_HOST, PART_IN, PART_STATE, PART_PARAM, PART_GRAD, /* a byte offset in its region */
+	PART_UNIT, PART_COLLECTIVE, PART_COPY, PART_CHECK, PART_NODE, PART_EVENT, PART_ID, /* a number */
 } PartKind;
 enum { PART_HOLE = '\1' };
 typedef struct Part {
@@ -64,7 +64,8 @@ typedef struct Emit {
 	Map *functions;  /* names of functions and macros that are taken */
 	Map *paths;      /* file as the module names it -> the macro of its path */
 	PtrMap *checks;  /* value -> number of its check + 1 */
-	PtrMap *events;  /* record -> its number in its program, from 1 */
+	PtrMap *events;  /* record, offload or reload -> its number in its program among events, or copies, from 1 */
+	int n_copies;    /* the most of a program */
 	Buf check_rows;
 	Buf ops;         /* tables of ops.h */
 	Buf op_rows;     /* of the program whose sections are being written */
@@ -149,7 +150,7 @@ void ops_write(const Emit *e, Buf *out);
 /* ---- fused.c, tables.c, build.c ---- */
 
 void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
-int emit_event(Emit *e, const Op *record);
+int emit_event(Emit *e, const Op *op); /* the number of a record or a copy */
 const char *emit_size(Emit *e, int k); /* step.c: with what the names of a size's functions begin: "seq_128_" */
 void tables_write(Emit *e, Buf *out);   /* all of step.c that follows the functions */
 int tensors_files(Emit *e, Buf *out);   /* each returns how many there are */

@@ -281,6 +281,24 @@ void lower_accumulate(Emit *e, const Op *op)
 			type_numel(&op->out[0]->type));
 }
 
+/* ---- memory of the host ---- */
+
+static const char *copy_number(Emit *e, const Op *copy)
+{
+	return emit_part(e, PART_COPY, emit_event(e, copy), op_info[copy->kind].text);
+}
+
+void lower_offload(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_%s(rt, %s, %" PRId64 ", %s);", op_info[op->kind].text, emit_tensors(e, op, "o0 i0"),
+		type_bytes(&op->out[0]->type), copy_number(e, op));
+}
+
+void lower_copied(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_copied(rt, %s);", copy_number(e, op_in(op, 0)->op));
+}
+
 /* ---- the end of a step ---- */
 
 void lower_report_loss(Emit *e, const Op *op)

@@ -10,7 +10,12 @@
 
 static bool waits(const Op *op)
 {
-	return op->kind == OP_WAIT || (op_info[op->kind].flags & COMM && op_blocks(op->kind));
+	return op->kind == OP_WAIT || op->kind == OP_COPIED || (op_info[op->kind].flags & COMM && op_blocks(op->kind));
+}
+
+static bool issues(const Op *op)
+{
+	return op_info[op->kind].flags & COMM || op->kind == OP_OFFLOAD || op->kind == OP_RELOAD;
 }
 
 void ops_mark(Emit *e, const Op *op, int number, int first)
@@ -23,7 +28,7 @@ void ops_mark(Emit *e, const Op *op, int number, int first)
 	buf_printf(&e->op_rows, "\t{%d, RT_%s, %s, %d, %s, %s},\n", number,
 		op->section == SEC_FORWARD ? "FORWARD" : op->section == SEC_BACKWARD ? "BACKWARD" :
 		op->section == SEC_UPDATE ? "UPDATE" : "EVAL",
-		kinds[waits(op) ? 2 : op_info[op->kind].flags & COMM ? 1 : 0], unit ? unit->index : -1,
+		kinds[waits(op) ? 2 : issues(op) ? 1 : 0], unit ? unit->index : -1,
 		emit_c_string(e, str_escape(e->a, ESCAPE_JSON, op_title(op, e->a))),
 		emit_c_string(e, str_escape(e->a, ESCAPE_JSON, op->loc->node)));
 	e->n_op_rows++;

@@ -216,10 +216,12 @@ const char *scopes_short(const Scopes *s, const char *module)
 
 /* ---- pieces ---- */
 
-/* Whether the call is about a unit and may stand in any piece. */
+/* Whether the call is about a unit, or a copy to or from memory of the host, and may stand in any piece. */
 static bool floats(const Call *c)
 {
 	OpKind k = c->op->kind;
+	if (k == OP_OFFLOAD || k == OP_RELOAD || k == OP_COPIED)
+		return true;
 	return c->n_parts == 1 && (op_info[k].flags & COMM || k == OP_WAIT || k == OP_RESHARD || k == OP_ZERO_GAPS ||
 		k == OP_RECORD);
 }

@@ -219,7 +219,8 @@ static const char step_head_cuda[] =
 	"\ttemplate <class T> __attribute__((always_inline)) operator T *() const { return reinterpret_cast<T *>(at); }\n"
 	"};\n"
 	"#define LIST(type, ...) (std::initializer_list<type>{__VA_ARGS__}.begin())\n"
-	"#define AT(p) (Address{(p)})\n";
+	"#define AT(p) (Address{(p)})\n"
+	"#define HOST(value) AT(rt->host + H_##value) /* of values that lie in memory of the host */\n";
 
 /* The files of a program; a name is NULL if the target does not have the file. */
 enum { FUSED, MAKEFILE, OPS, STEP, HEADER, PKG_CONFIG, FILES };
@@ -336,14 +337,18 @@ static bool write_files(Emit *e, const char *dir)
 	return ok;
 }
 
-/* Numbers the events of one program: collectives wait for them, and rt_record sets them. */
+/* Numbers the events of one program, for which collectives wait and which rt_record sets, and its copies to and from
+ * memory of the host. */
 static void number_events(Emit *e, SectionKind from, SectionKind to)
 {
-	intptr_t n = 0;
+	intptr_t events = 0, copies = 0;
 	for (int s = (int)from; s <= (int)to; s++)
 		IR_FOR_OPS(e->m, s, op)
 			if (op->kind == OP_RECORD)
-				ptrmap_put(e->events, op, (void *)++n);
+				ptrmap_put(e->events, op, (void *)++events);
+			else if (op->kind == OP_OFFLOAD || op->kind == OP_RELOAD)
+				ptrmap_put(e->events, op, (void *)++copies);
+	e->n_copies = MAX(e->n_copies, (int)copies);
 }
 
 /* Maps where parameters lie in their flats to their names. */

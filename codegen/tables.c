@@ -100,21 +100,25 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char
 
 static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 {
+	char host[64] = "";
+	if (l->host_bytes)
+		snprintf(host, sizeof(host), ", .host_bytes = %" PRId64, l->host_bytes);
 	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .saved_bytes = %" PRId64
+		",\n\t\t.work_bytes = %" PRId64 "%s, .average_bytes = %" PRId64 ", .saved_bytes = %" PRId64
 		",\n\t\t.hook_send = %" PRId64
 		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
 		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
-		l->state_bytes, l->work_bytes, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep, l->sync_bytes);
+		l->state_bytes, l->work_bytes, host, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep,
+		l->sync_bytes);
 }
 
 /* ---- collectives ---- */
 
-int emit_event(Emit *e, const Op *record)
+int emit_event(Emit *e, const Op *op)
 {
-	return (int)(intptr_t)ptrmap_get(e->events, (void *)record);
+	return (int)(intptr_t)ptrmap_get(e->events, (void *)op);
 }
 
 /* The number of the event that a collective waits for; 0: it has none of its own. */
@@ -469,6 +473,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.first_buffers = true,\n");
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
+	if (e->n_copies)
+		buf_printf(out, "\t.n_copies = %d,\n", e->n_copies);
 	buf_printf(out, "\t.step_ops = %s, .eval_ops = %s, .hash = UINT64_C(0x%016" PRIx64 "),\n", ops_list(e, "step"),
 		ops_list(e, "eval"), ir_program_hash(e->sizes));
 	if (e->train->hook.file)

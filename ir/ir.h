@@ -242,8 +242,9 @@ typedef enum Region {
 	REGION_PARAM, /* @param:unit.flat+N  : inside a gathered unit */
 	REGION_GRAD,  /* @grad:unit.flat+N   : inside a unit's flat gradient */
 	REGION_STATE, /* @state+N  : buffers, data and unsharded states */
+	REGION_HOST,  /* @host+N   : of GPUs, byte offset in memory of the host for values that offload copies there */
 } Region;
-enum { REGION_COUNT = REGION_STATE + 1 };
+enum { REGION_COUNT = REGION_HOST + 1 };
 extern const char *const region_text[REGION_COUNT]; /* "act"; "" for REGION_NONE */
 typedef struct Place {
 	Region region : 8;
@@ -348,7 +349,7 @@ struct Module {
 	int n_locs;          /* the greatest Loc.number */
 	Map *symbol_by_name, *unit_by_name, *interned;
 	Map *symbol_names, *value_names; /* names that are taken -> the last number behind each */
-	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
+	int64_t act_bytes, input_bytes, state_bytes, work_bytes, host_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program can run with (oss, sharded_ddp); 0 = any */
 	Train *train;        /* set by pass optimizer; NULL before it, and for programs that only evaluate */
 	struct RewriteTrace *trace; /* for --check-passes: records what rewrite.c applies; NULL = off; not printed */

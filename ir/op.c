@@ -14,7 +14,7 @@ const OpInfo op_info[OP_COUNT] = {
 };
 
 const char *const symbol_kind_text[SYM_COUNT] = {"input", "output", "param", "buffer", "data", "state"};
-const char *const region_text[REGION_COUNT] = {"", "act", "input", "param", "grad", "state"};
+const char *const region_text[REGION_COUNT] = {"", "act", "input", "param", "grad", "state", "host"};
 const char *const level_text[LEVEL_COUNT] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 const char *const variant_text[VARIANT_COUNT] = {"only", "first", "middle", "last"};
 const char *const sync_text[SYNC_COUNT] = {"none", "last", "every"};

@@ -3,10 +3,11 @@
 
 #include "ir/ir.h"
 
-/* The collective that an op is about: that which it waits for, or itself. */
+/* The collective or the copy that an op is about: that which it waits for, or itself. */
 static const Op *moved(const Op *op)
 {
-	return op->kind == OP_WAIT && op->n_in && op_in(op, 0) ? op_in(op, 0)->op : op;
+	bool waits = op->kind == OP_WAIT || op->kind == OP_COPIED;
+	return waits && op->n_in && op_in(op, 0) ? op_in(op, 0)->op : op;
 }
 
 const Unit *op_unit(const Op *op)

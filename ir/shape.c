@@ -375,6 +375,12 @@ RULE(same)
 	return true;
 }
 
+RULE(copied)
+{
+	out[0] = *shape_in(op, 0);
+	return shape_want(m, err, op, 1, shape_in(op, 0));
+}
+
 RULE(float)
 {
 	out[0] = *shape_in(op, 0);

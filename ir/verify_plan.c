@@ -330,7 +330,7 @@ static void broadcast_buffers(Plan *p, const Op *op)
 static void check_eval(Plan *p, const Op *op)
 {
 	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_UPDATE_SHARD, OP_STEP_SCALARS, OP_CARRY_GRAD,
-		OP_CARRIED_GRAD, OP_ACCUMULATE};
+		OP_CARRIED_GRAD, OP_ACCUMULATE, OP_OFFLOAD, OP_RELOAD, OP_COPIED};
 	bool trains = is_comm(op) && op->kind != OP_ALL_GATHER;
 	for (int i = 0; i < COUNT_OF(not); i++)
 		trains = trains || op->kind == not[i];
@@ -371,6 +371,7 @@ static void run_op(Plan *p, const Op *op)
 	if (!p->buffer && uses_float_buffer(op))
 		p->buffer = op;
 	check_shown(p, op);
+	plan_run_copy(p, op);
 	plan_check_grad_places(p, op);
 	run_effect(p, op);
 }
@@ -457,6 +458,7 @@ static void check_run(Plan *p, SectionKind first, SectionKind last)
 		IR_FOR_OPS(p->m, s, op)
 			run_op(p, op);
 	check_ends(p);
+	plan_check_copies(p);
 	if (first != SEC_EVAL)
 		check_step(p);
 }
@@ -474,6 +476,7 @@ int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
 	p.collective = NEW_N(a, Collective, n_values);
 	p.shown = NEW_N(a, const Op *, n_values);
 	p.released = NEW_N(a, bool, n_values);
+	p.copied = NEW_N(a, bool, n_values);
 	p.known = NEW_N(a, bool, n_values);
 	p.event = NEW_N(a, int64_t, n_values);
 	for (int s = 0; s < SEC_COUNT; s++)

@@ -1,5 +1,5 @@
 /* ir/verify_plan.h: what the parts of the verifier of schedules share.  Private to
- * ir/verify_plan.c, verify_grads.c and verify_runs.c. */
+ * ir/verify_plan.c, verify_grads.c, verify_copies.c and verify_runs.c. */
 #ifndef SHARDC_VERIFY_PLAN_H
 #define SHARDC_VERIFY_PLAN_H
 
@@ -48,6 +48,7 @@ typedef struct Plan {
 	Collective *collective; /* by id of the first result */
 	const Op **shown;     /* by Value.id: the wait or resident whose flat the value shows */
 	bool *released;       /* by id of a wait's first result */
+	bool *copied;         /* by id of the result of a copy to or from the host: its end is waited for */
 	bool *known;          /* by Value.id: it was defined before */
 	int64_t *event;       /* by Value.id */
 	int64_t reached[RT_STREAMS]; /* the position of the last event that the stream waits for */
@@ -78,6 +79,11 @@ void plan_check_grad_places(Plan *p, const Op *op);
 /* Checks an op that begins, ends, reduces or reads a flat gradient, and one that updates or broadcasts a unit; other
  * ops pass. */
 void plan_run_grad(Plan *p, const Op *op);
+
+/* verify_copies.c: checks an op that copies between device and host, that waits for a copy, or that reads what one
+ * gives; and, at the end of a run, that all have been waited for. */
+void plan_run_copy(Plan *p, const Op *op);
+void plan_check_copies(Plan *p);
 
 /* verify_runs.c: checks, over several runs of the programs, that gathers do not start too early. */
 void plan_check_runs(Plan *p);

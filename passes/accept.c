@@ -93,9 +93,22 @@ static void check_owner(const Module *m, const Unit *u, Diag *d)
 			"it", u->name, u->owner, (int)m->world);
 }
 
+/* Only a GPU has memory of a host apart from its own. */
+static void check_copies(const Module *m, Diag *d)
+{
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE && !ir_train(m)->cuda; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_OFFLOAD) {
+				diag_error(d, ir_where(m, op->at), "offload copies from a GPU to memory of its host, and the memory is "
+					"planned for --target=cpu");
+				return;
+			}
+}
+
 bool accept_declarations(const Module *m, Diag *d)
 {
 	int before = d->errors;
+	check_copies(m, d);
 	for (int i = 0; i < m->n_symbols; i++) {
 		check_input(m, m->symbols[i], d);
 		check_source(m, m->symbols[i], d);

@@ -47,6 +47,8 @@ const char *change_unfit(ChangeId id, const Options *o)
 	bool of_file = o->sharding.wrap.n && !strncmp(o->sharding.wrap.at[0], "file:", 5);
 	if (of_file && change_info[id].kind == CHANGE_OF_UNITS)
 		return "the units are those of a policy file, and with it go the other options that it says";
+	if (id == CHANGE_OFFLOAD_ACTS && !options_cuda(o))
+		return "programs for CPUs have their values in memory of the host already";
 	if (id == CHANGE_SYNC_EVERY && !options_many(o))
 		return "a step has one micro-batch (--accum=many: several)";
 	return NULL;
@@ -55,7 +57,7 @@ const char *change_unfit(ChangeId id, const Options *o)
 bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d)
 {
 	Options changed = *o;
-	changed.memory.memory_limit = 0;
+	changed.memory.memory_limit = changed.memory.host_limit = 0;
 	return pipeline_again(start, &changed, sync, true, out, d);
 }
 

@@ -214,7 +214,8 @@ typedef struct Buffer {
 	Value *value;              /* the first value that lives in the buffer */
 	int64_t bytes;             /* a multiple of 64 */
 	int first, last;           /* positions; it is live at both */
-	Place place;               /* REGION_GRAD: a parameter's gradient; REGION_ACT: memory_pack sets the offset */
+	Place place;               /* REGION_GRAD: a parameter's gradient; of others memory_pack sets the offset in the arena of
+	                              activations or, REGION_HOST, in that of the host */
 } Buffer;
 typedef struct Buffers {
 	Buffer *at;
@@ -265,7 +266,8 @@ MemoryPeak memory_peak(Module *m, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
 bool memory_accept(Module *m, Diag *d);
-/* Whether what a rank maps for a PLAN is within --memory-limit; false after messages that say where memory peaks. */
+/* Whether what a rank maps for a PLAN is within --memory-limit and --host-limit; false after messages, which say where
+ * memory peaks. */
 bool memory_fits(Module *m, const Options *o, Diag *d);
 /* Describes a module at SHARD (without slots yet) or at PLAN for base/layout.h. */
 LayoutModel memory_layout(const Module *m, Arena *a);

@@ -31,7 +31,9 @@ static void make(const Asking *s, Tried *x)
 	if (!d.out)
 		ice("out of memory");
 	bool planned = change_plan_saying(s->of->start, &x->o, x->sync, &v, &d);
-	x->bytes = planned ? pipeline_memory(&v, &x->o).total : 0;
+	LayoutMemory memory = planned ? pipeline_memory(&v, &x->o) : (LayoutMemory){0};
+	x->bytes = memory.total;
+	x->pinned = memory.host.total;
 	bool played = planned && predict_play(&v, &x->o, s->of->machine, s->limit, &x->of, &d);
 	pipeline_free(&v);
 	fclose(d.out);
@@ -92,7 +94,8 @@ void answers_add(Asking *s, ChangeKind kind, const char *option, const Options *
 	}
 	const Tried *t = answers_try(s, changed, sync);
 	const Answer *now = s->out->plan.n ? &s->out->plan.at[0] : NULL;
-	Answer x = {.kind = kind, .option = option, .bytes = t->bytes, .why = t->why};
+	Answer x = {.kind = kind, .option = option, .bytes = t->bytes, .pinned = t->pinned,
+		.why = t->why};
 	if (!x.why) {
 		x.seconds = t->of.seconds;
 		x.samples = t->of.samples;

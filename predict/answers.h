@@ -13,7 +13,7 @@
 typedef struct Answer {
 	ChangeKind kind;
 	const char *option;      /* words of a shell; "(this plan)" */
-	int64_t bytes;           /* that a rank needs */
+	int64_t bytes, pinned;   /* that a rank needs; and of memory of its host */
 	double seconds, samples; /* of a step; a second, of all ranks; 0: not predicted */
 	const char *why;         /* why there is no time, or no plan; NULL */
 } Answer;
@@ -71,7 +71,7 @@ typedef struct Tried {
 	Options o;
 	Sync sync;
 	const char *why;         /* why it is refused, or has no time; NULL */
-	int64_t bytes;           /* 0: it is refused */
+	int64_t bytes, pinned;   /* 0: it is refused */
 	Played of;
 } Tried;
 

@@ -27,7 +27,7 @@ static int of_kind(const AnswerList *l, ChangeKind kind, const Answer **out)
 
 static bool fits(const Answer *x, const Machine *m)
 {
-	return (double)x->bytes <= m->of[MACHINE_MEMORY];
+	return (double)x->bytes <= m->of[MACHINE_MEMORY] && !machine_overpins(m, x->pinned);
 }
 
 /* ---- text ---- */
@@ -50,7 +50,8 @@ static void text_option(FILE *f, const char *option)
 static void text_answer(FILE *f, const Answer *x, const Answers *all, const Machine *m, Arena *a)
 {
 	const Answer *now = &all->plan.at[0];
-	const char *over = !fits(x, m) ? ", more than a rank has" : x->bytes > all->limit ? ", above --memory-limit" : "";
+	const char *over = machine_overpins(m, x->pinned) ? ", more than its host has" : !fits(x, m)
+		? ", more than a rank has" : x->bytes > all->limit ? ", above --memory-limit" : "";
 	text_option(f, x->option);
 	if (x->seconds > 0)
 		fprintf(f, " %12.3f %12.2f %+8.1f%%", x->seconds * 1e3, x->samples, 100 * (x->samples / now->samples - 1));

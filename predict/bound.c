@@ -94,13 +94,13 @@ Bound timeline_bound(const Timeline *t, double room)
 	double forward = t->moving[RT_STREAM_GATHER] - t->again, reduce = t->moving[RT_STREAM_REDUCE];
 	double fixed = t->alone + t->moving[RT_STREAM_SYNC];
 	if (!t->machine->cuda && !t->threads)
-		return (Bound){fixed + forward + again + reduce, fixed + forward + reduce, 0};
+		return (Bound){fixed + forward + again + reduce, fixed + forward + reduce, 0, 0};
 	Arena *a = arena_new();
 	ExposedEnd front = exposed_of(t, SEC_FORWARD, a), end = exposed_of(t, SEC_BACKWARD, a);
 	arena_free(a);
 	double beside = 1 - 1 / slower;
 	fixed += (front.latency + end.latency + forward) * beside + (front.seconds + end.seconds) / slower;
-	return (Bound){fixed + MAX(again, reduce) * beside, fixed + reduce * beside, end.beside / slower};
+	return (Bound){fixed + MAX(again, reduce) * beside, fixed + reduce * beside, end.beside / slower, t->copies_apart};
 }
 
 double bound_recomputing(const Bound *b, double again)

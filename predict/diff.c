@@ -144,12 +144,13 @@ static void add_slice(Diff *diff, int which, const json_t *e, const char *where)
 	if (!args || !dur || !strcmp(cat, "host"))
 		return;
 	const char *program = text(r, args, at, "program");
-	int64_t number = whole(r, args, at, thread ? "seq" : "op", 0);
+	bool numbered = thread && json_object_get(args, "seq"); /* copies to and from memory of the host have no number */
+	int64_t number = whole(r, args, at, numbered ? "seq" : "op", 0);
 	const char *size = size_of(args);
 	const int64_t *of_size = map_get(r->steps_of, size);
 	bool compared = !of_size || map_get(diff->of[!which].steps_of, size);
 	double ms = json_number_value(dur) / 1e3, mean = ms / (double)(of_size ? *of_size : r->steps);
-	const char *key = arena_printf(r->a, "%s %s %" PRId64, size, program, number);
+	const char *key = arena_printf(r->a, "%s %s %s%" PRId64, size, program, thread && !numbered ? "copy " : "", number);
 	const char *title = arena_printf(r->a, "%s%s%s %" PRId64 "  %s", size, *size ? " " : "", program, number, name);
 	if (!strcmp(program, "eval"))
 		return;

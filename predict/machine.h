@@ -54,6 +54,13 @@ int64_t machine_world(const Machine *m); /* ranks of all its hosts */
  * none, or one rank, or a GPU. */
 double machine_skew(const Machine *m, MachineLayout l);
 
+/* Bytes of memory of its host that a rank pins beyond what it may; 0 where the file does not say what it may. */
+static inline int64_t machine_overpins(const Machine *m, int64_t bytes)
+{
+	double most = m->of[MACHINE_HOST_MEMORY];
+	return most > 0 && (double)bytes > most ? bytes - (int64_t)most : 0;
+}
+
 /* What a measured kernel is found by. */
 const char *machine_key(MachineLayout l, bool tf32, const char *op, Arena *a);
 /* The communicator of a row that names none, and of ranks on one host that are told none. */

@@ -87,6 +87,15 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	return d->errors == before;
 }
 
+/* Whether values lie in memory of the host from forward to backward. */
+static bool copies(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op->kind == OP_OFFLOAD)
+			return true;
+	return false;
+}
+
 bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
@@ -95,6 +104,7 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 		{offloads && !machine->cuda, "reads and writes of the file of --offload"},
 		{offloads && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine whose file has no "
 			"host.bandwidth"},
+		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth"},
 		{t->check_nan, "checks of --check-nan"},
 		{t->hook.file, "calls of the function of --comm-hook"},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
@@ -214,9 +224,11 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			Bound b = timeline_bound(t, (double)(limit - out->rigid));
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
+			out->forward += times * t->forward;
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
+			out->bound.copies += times * b.copies;
 			out->of = (PriceOf){m, t->running, t->turns};
 		}
 		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
@@ -257,7 +269,10 @@ bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d)
 	const SimulateOptions *how = predict_how(v, o, m, a);
 	const Module *one = v->of[VARIANT_ONLY];
 	Prediction p = {.micro_batches = predict_micro_batches(o, one->batch), .samples = one->batch,
-		.tokens = count_tokens(one), .bytes = pipeline_memory(v, o).total};
+		.tokens = count_tokens(one)};
+	LayoutMemory memory = pipeline_memory(v, o);
+	p.bytes = memory.total;
+	p.pinned = memory.host.total;
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);

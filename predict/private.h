@@ -17,6 +17,7 @@ typedef struct Played {
 	int64_t rigid;           /* bound_bytes */
 	Bound bound;             /* where a rank may have `limit` bytes */
 	double computing;        /* alone, without what is computed again */
+	double forward;          /* the part of it that forward takes */
 	PriceOf of;              /* how its ops run */
 } Played;
 /* Plays a plan; false after messages: its time is not predicted. */

@@ -10,6 +10,7 @@
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
+#define HIDDEN 0.8      /* of the time of forward, that copies out may take and cost next to nothing */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
 enum { VALUES_MAX = 13, TRIALS_MAX = 400, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
@@ -34,9 +35,11 @@ typedef struct Trial {
 	const char *keep;            /* regular expression of units that stay gathered after forward; NULL: none more */
 	bool refused;
 	Played of;
-	int64_t over;                /* bytes beyond the limit */
+	int64_t over;                /* bytes beyond the limit, and beyond what may be pinned on the host */
 	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
 } Trial;
+
+typedef VEC(const Trial *) TrialVec;
 
 struct Search {
 	SearchFrom from;
@@ -134,10 +137,16 @@ static void set_knob(KnobId k, Options *o, const char *text)
 	}
 }
 
-/* Whether the machine says how fast GPUs reach the memory of their host. */
+/* Whether the machine says how fast GPUs reach the memory of their host; and how much of it there is, of which values
+ * may need any amount. */
 static bool offloads(const Search *s)
 {
 	return s->m->of[MACHINE_HOST] > 0;
+}
+
+static bool offloads_values(const Search *s)
+{
+	return offloads(s) && s->m->of[MACHINE_HOST_MEMORY] > 0;
 }
 
 /* Whether the knob changes anything beside these options. */
@@ -220,24 +229,54 @@ static double price_of_step(const Search *s, const Trial *x, double bytes)
 	return (double)micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
 }
 
+/* The least of a trial where it frees so many bytes by recomputing: what that takes beside its collectives, or what
+ * crosses the bus to the host and back, without these bytes. */
+typedef struct Least { double computing, copying; } Least;
+static Least least_of(const Search *s, const Trial *x, double bytes)
+{
+	const Bound *b = &x->of.bound;
+	double both_ways = b->copies > 0 ? 2 * bytes * (double)micro_batches(s, x) / s->m->of[MACHINE_HOST] : 0;
+	return (Least){bytes > 0 ? bound_recomputing(b, price_of_step(s, x, bytes)) : b->seconds, b->copies - both_ways};
+}
+
+/* The bound of all recomputations of a trial without any that free `lacks` bytes or more.  The more is computed again,
+ * the longer that takes, and the less is copied: the bound is where both take as long. */
+static double bound_of_any(const Search *s, const Trial *x, double lacks)
+{
+	enum { HALVINGS = 40 };
+	double low = lacks, high = lacks + (double)x->of.memory.host.activations;
+	Least least = least_of(s, x, low);
+	if (least.computing >= least.copying)
+		return least.computing;
+	for (int i = 0; i < HALVINGS; i++) {
+		double middle = (low + high) / 2;
+		least = least_of(s, x, middle);
+		*(least.computing < least.copying ? &low : &high) = middle;
+	}
+	return least_of(s, x, low).computing;
+}
+
 /* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
- * recompute, if the search may choose that. */
+ * recompute, if the search may choose that: what is computed again needs no place, neither on the GPU nor on its
+ * host. */
 static double bound_of(Search *s, const Trial *x, const Options *o)
 {
+	const Bound *b = &x->of.bound;
 	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
 	Price **price = &s->price[x->pick[KNOB_BATCH]];
-	if (x->of.rigid <= s->limit)
-		return x->of.bound.seconds;
-	if (any && !*price)
+	int64_t lacks = MAX(MAX(x->of.rigid - s->limit, machine_overpins(s->m, x->of.memory.host.total)), 0);
+	if (!any || (!lacks && b->copies <= b->seconds))
+		return lacks ? INFINITY : MAX(b->seconds, b->copies);
+	if (!*price)
 		*price = price_find(&batch_of(s, x)->start, o, &x->of.of, s->a);
-	return any ? bound_recomputing(&x->of.bound, price_of_step(s, x, (double)(x->of.rigid - s->limit))) : INFINITY;
+	return bound_of_any(s, x, (double)lacks);
 }
 
 static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
 	x->refused = !predict_played(&batch_of(s, x)->start, &o, sync_of(s, &o), s->m, s->limit, &x->of);
-	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0);
+	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0) + machine_overpins(s->m, x->of.memory.host.total);
 	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
 }
 
@@ -386,16 +425,17 @@ static void descend(Search *s, const Trial *from)
 	takes(s, at);
 }
 
-/* Less recomputation than of blocks, which from, a plan within the limit, has: what --remat=auto chooses for it.  NULL:
- * that is no better. */
-static const Trial *recompute_less(Search *s, const Trial *from)
+/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes, if that is not 0,
+ * are pinned on the host.  NULL: it chooses nothing, or that is no better. */
+static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinned)
 {
 	Knob *knob = &s->knob[KNOB_REMAT];
-	if (!knob->open || !from->pick[KNOB_REMAT] || from->over || knob->n == VALUES_MAX)
+	if (!knob->open || knob->n == VALUES_MAX)
 		return NULL;
 	Options o = options_of(s, from);
 	o.memory.remat = "auto";
 	o.memory.memory_limit = s->limit;
+	o.memory.host_limit = pinned;
 	const char *found = s->from.again->recompute(&o, s->from.again->context, s->a);
 	if (!found || *found != '{')
 		return NULL;
@@ -405,6 +445,30 @@ static const Trial *recompute_less(Search *s, const Trial *from)
 	knob->value[knob->n] = policy;
 	const Trial *x = with(s, from, KNOB_REMAT, knob->n++);
 	return better(x, from) ? x : NULL;
+}
+
+/* Less recomputation than of blocks, which from, a plan within the limit, has; NULL: none that is better. */
+static const Trial *recompute_less(Search *s, const Trial *from)
+{
+	return from->pick[KNOB_REMAT] && !from->over ? recompute_within(s, from, 0) : NULL;
+}
+
+/* Where values lie on the host that take longer to copy out than forward takes, some are better computed again: those
+ * beyond what forward hides, or what may be pinned.  Of the starts the one with the least bound is tried. */
+static const Trial *recompute_some(Search *s, const TrialVec *from)
+{
+	const Trial *x = NULL;
+	for (int i = 0; i < from->n; i++) {
+		const Trial *t = from->at[i];
+		if (t->of.memory.host.activations && !t->pick[KNOB_REMAT] && (!x || t->bound < x->bound))
+			x = t;
+	}
+	if (!x || (s->best && !s->best->over && x->bound >= s->best->of.seconds * (1 - NEGLIGIBLE)))
+		return NULL;
+	const struct LayoutHost *host = &x->of.memory.host;
+	double hidden = HIDDEN * x->of.forward / (double)micro_batches(s, x) * s->m->of[MACHINE_HOST];
+	double most = MIN(hidden + (double)(host->total - host->activations), s->m->of[MACHINE_HOST_MEMORY]);
+	return (double)host->total > most ? recompute_within(s, x, MAX((int64_t)most, 1)) : NULL;
 }
 
 /* The plan of this trial's micro-batch of which nothing else was chosen; NULL: it was not tried, or is refused. */
@@ -452,19 +516,29 @@ static void recompute_again(Search *s)
 	}
 }
 
-typedef VEC(const Trial *) TrialVec;
+static int most_picks(const Search *s, KnobId k)
+{
+	return matters(k, s, &s->given) ? s->knob[k].n : 1;
+}
 
-/* Plans a choice and, where that does not fit, the same with recomputation, or with optimizer states, then parameters,
- * too, in memory of the host, up to the first of each that fits: what gives more room than is needed takes longer.
- * False: none may fit, whatever its units are. */
+/* What lies in memory of the host, as values of --offload and --offload-acts. */
+static const struct { int offload, acts; } elsewhere[] = {{0, 0}, {1, 0}, {0, 1}, {2, 0}, {1, 1}, {2, 1}};
+
+/* Plans a choice and, where that does not fit, the same with recomputation or with more in memory of the host, up to
+ * the first of each that fits: what gives more room than is needed takes longer.  So values that lie there are computed
+ * again only where nothing else fits, and more lies there than they only where neither they nor the rest alone is enough
+ * to recompute nothing.  False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
-	bool may = false, enough = false;
-	int offloads = matters(KNOB_OFFLOAD, s, &s->given) ? s->knob[KNOB_OFFLOAD].n : 1;
-	for (int i = 0; i < offloads && !enough; i++) {
-		bool fits = false;
-		choice.pick[KNOB_OFFLOAD] = i;
-		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits; k++) {
+	bool may = false, enough = false, some = false;
+	for (int i = 0; i < COUNT_OF(elsewhere); i++) {
+		bool fits = false, values = elsewhere[i].acts, alone = values && !elsewhere[i].offload;
+		choice.pick[KNOB_OFFLOAD] = elsewhere[i].offload;
+		choice.pick[KNOB_ACTS] = elsewhere[i].acts;
+		if ((enough && !alone) || elsewhere[i].offload >= most_picks(s, KNOB_OFFLOAD)
+				|| elsewhere[i].acts >= most_picks(s, KNOB_ACTS))
+			continue;
+		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits && !(k && values && some); k++) {
 			choice.pick[KNOB_REMAT] = k;
 			const Trial *x = try(s, &choice);
 			if (!x || x->refused)
@@ -472,6 +546,7 @@ static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 			vec_push(s->a, from, x);
 			may = may || x->of.rigid <= s->limit;
 			fits = !x->over;
+			some = some || fits;
 			enough = enough || (fits && !k);
 		}
 	}
@@ -514,9 +589,13 @@ static void descend_all(Search *s)
 	for (int i = 0; i < from.n; i++) {
 		const Trial *x = from.at[i];
 		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		if (!s->best || s->best->over || (!hopeless && x->of.bound.seconds < s->best->of.seconds * (1 - NEGLIGIBLE)))
+		double least = MAX(x->of.bound.seconds, x->of.bound.copies);
+		if (!s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
+	const Trial *some = recompute_some(s, &from);
+	if (takes(s, some))
+		descend(s, some);
 }
 
 bool search_wanted(const Options *o)

@@ -9,7 +9,7 @@ static const char *const evidence_key[COST_EVIDENCES] = {"measured", "near", "ro
 
 /* What all micro-batches of a step are together. */
 typedef struct Totals {
-	double seconds, computing, exposed, transferring, copying;
+	double seconds, computing, exposed, transferring, gather_copies, copying, copies_exposed;
 	double of_class[COST_CLASSES], of_evidence[COST_EVIDENCES];
 	double flops, ideal, ideal_again;
 } Totals;
@@ -25,9 +25,11 @@ static Totals totals_of(const Prediction *p)
 		sum.seconds += times * t->seconds;
 		sum.computing += times * t->computing;
 		sum.exposed += times * t->exposed;
+		sum.copying += times * t->copying;
+		sum.copies_exposed += times * t->copies_exposed;
 		for (int i = 0; i < t->n_transfers; i++) {
 			sum.transferring += times * (t->transfer[i]->end - t->transfer[i]->begin);
-			sum.copying += times * (t->transfer[i]->talks - t->transfer[i]->begin);
+			sum.gather_copies += times * (t->transfer[i]->talks - t->transfer[i]->begin);
 		}
 		for (int c = 0; c < COST_CLASSES; c++)
 			sum.of_class[c] += times * t->of_class[c];
@@ -51,9 +53,14 @@ static double rate(const Totals *t, int64_t n)
 	return t->seconds > 0 ? (double)n / t->seconds : 0;
 }
 
-static bool fits(const Prediction *p)
+static bool fits_device(const Prediction *p)
 {
 	return (double)p->bytes <= p->of[VARIANT_ONLY]->machine->of[MACHINE_MEMORY];
+}
+
+static bool fits_host(const Prediction *p)
+{
+	return !machine_overpins(p->of[VARIANT_ONLY]->machine, p->pinned);
 }
 
 /* ---- text ---- */
@@ -100,10 +107,11 @@ static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a
 {
 	if (all->transferring <= 0)
 		return;
-	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms", all->exposed * 1e3,
-		100 * all->exposed / all->seconds, all->transferring * 1e3);
-	if (all->copying > 0)
-		fprintf(f, ", %.3f of it to copy from memory of the host", all->copying * 1e3);
+	double exposed = all->exposed - all->copies_exposed;
+	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms", exposed * 1e3,
+		100 * exposed / all->seconds, all->transferring * 1e3);
+	if (all->gather_copies > 0)
+		fprintf(f, ", %.3f of it to copy from memory of the host", all->gather_copies * 1e3);
 	fputc('\n', f);
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		int64_t times = predict_runs(p->micro_batches, (Variant)k);
@@ -113,6 +121,13 @@ static void text_waits(FILE *f, const Prediction *p, const Totals *all, Arena *a
 		if (times)
 			text_transfers(f, p->of[k], all->seconds, a);
 	}
+}
+
+static void text_copies(FILE *f, const Totals *all)
+{
+	if (all->copying > 0)
+		fprintf(f, "  compute waits %.3f ms (%.1f%%) for copies to and from memory of the host, which take %.3f ms\n",
+			all->copies_exposed * 1e3, 100 * all->copies_exposed / all->seconds, all->copying * 1e3);
 }
 
 /* How long steps of other numbers of micro-batches take. */
@@ -144,11 +159,15 @@ void prediction_text(FILE *f, const Prediction *p)
 	if (all.ideal_again > 0)
 		fprintf(f, " (%.1f%% with what is recomputed)", 100 * utilisation(&all, true));
 	fputc('\n', f);
-	if (!fits(p))
+	if (!fits_device(p))
 		fprintf(f, "  it does not fit: a rank needs %s and has %s\n", plan_human(a, p->bytes),
 			plan_human(a, (int64_t)t->machine->of[MACHINE_MEMORY]));
+	if (!fits_host(p))
+		fprintf(f, "  it does not fit: a rank pins %s of its host's memory and may pin %s\n", plan_human(a, p->pinned),
+			plan_human(a, (int64_t)t->machine->of[MACHINE_HOST_MEMORY]));
 	text_classes(f, &all);
 	text_waits(f, p, &all, a);
+	text_copies(f, &all);
 	text_micro(f, p);
 	arena_free(a);
 }
@@ -196,11 +215,12 @@ void prediction_json(FILE *f, const Prediction *p)
 		all.seconds * 1e3);
 	fprintf(f, "\"samples_per_s\": %.6g, \"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n",
 		rate(&all, samples * t->who.world), rate(&all, tokens * t->who.world), rate(&all, tokens));
-	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
+	fprintf(f, "    \"fits\": %s,\n", fits_device(p) && fits_host(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
-		"\"transferring_ms\": %.6g, \"copying_ms\": %.6g,\n    \"classes_ms\": {", utilisation(&all, false),
-		utilisation(&all, true), all.flops, all.computing * 1e3, all.exposed * 1e3, all.transferring * 1e3,
-		all.copying * 1e3);
+		"\"transferring_ms\": %.6g, \"gather_copies_ms\": %.6g, \"copying_ms\": %.6g, \"copies_exposed_ms\": %.6g,\n"
+		"    \"classes_ms\": {", utilisation(&all, false), utilisation(&all, true), all.flops, all.computing * 1e3,
+		all.exposed * 1e3, all.transferring * 1e3, all.gather_copies * 1e3, all.copying * 1e3,
+		all.copies_exposed * 1e3);
 	for (int c = COST_NONE + 1; c < COST_COLLECTIVE; c++)
 		fprintf(f, "%s\"%s\": %.6g", c > COST_NONE + 1 ? ", " : "", cost_class_text[c], all.of_class[c] * 1e3);
 	fputs("},\n    \"evidence_ms\": {", f);

@@ -7,7 +7,10 @@
  *
  * A gather of parameters that rest in memory of a GPU's host begins with a copy of the rank's part, which takes its
  * bytes over the link to the host and does not slow kernels down: a copy engine makes it, or a cast that mostly waits
- * for the link. */
+ * for the link.
+ *
+ * A copy between a GPU and memory of its host starts where it stands, behind the earlier ones of its direction.  Both
+ * directions go on at once, and take so little of the GPU's own bandwidth that kernels are not slower. */
 #include "predict/timeline.h"
 
 #include <math.h>
@@ -26,6 +29,11 @@ typedef struct Simulation {
 	PtrMap *recorded;          /* record -> its time, a double */
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
+	double copied[2];          /* when the copies out, in have ended */
+	const Op *last_out;        /* the offload that begins last */
+	bool turned;               /* its value is copied in again, or was */
+	double flying, most_flying; /* seconds of copies out that are not waited for yet; the most at any time */
+	PtrMap *end_of_copy;       /* offload, reload -> its end, a double */
 	Transfer *last[RT_STREAMS]; /* the transfer that ends then */
 	VEC(Transfer *) queue[RT_STREAMS]; /* GPUs: the collectives of a stream, and how many of them have a time */
 	int placed[RT_STREAMS];
@@ -97,6 +105,7 @@ static void compute(Simulation *s, const Op *op)
 	s->now = end_of(s, alone.seconds);
 	t->computing += s->now - begin;
 	t->alone += alone.seconds;
+	t->forward += op->section == SEC_FORWARD ? alone.seconds : 0;
 	t->of_class[w.class] += s->now - begin;
 	t->of_evidence[alone.evidence] += s->now - begin;
 	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);
@@ -254,6 +263,45 @@ static void wait(Simulation *s, const Op *op)
 	wait_until(s, op, t);
 }
 
+/* ---- copies to and from memory of the host ---- */
+
+/* Copies of a direction follow each other, and what was copied out last is copied in behind all copies out.  What comes
+ * in before that, and the values of a block, which another plan may have in another order, do not count. */
+static void note_apart(Simulation *s, const Op *op, double seconds)
+{
+	bool out = op->kind == OP_OFFLOAD;
+	s->flying += out ? seconds : 0;
+	s->most_flying = MAX(s->most_flying, s->flying);
+	s->last_out = out ? op : s->last_out;
+	s->turned = s->turned || (!out && op_in(op_in(op, 0)->op, 0)->op == s->last_out);
+	s->t->copies_apart += out || s->turned ? seconds : 0;
+}
+
+static void begin_copy(Simulation *s, const Op *op)
+{
+	bool in = op->kind == OP_RELOAD;
+	int64_t bytes = type_bytes(&op->out[0]->type);
+	double *end = NEW(s->a, double), begin = MAX(s->now, s->copied[in]);
+	*end = s->copied[in] = begin + (double)bytes / s->o->machine->of[MACHINE_HOST];
+	ptrmap_put(s->end_of_copy, op, end);
+	note_apart(s, op, *end - begin);
+	s->t->copying += *end - begin;
+	add_slice(s, (Slice){.op = op, .stream = in ? TIMELINE_IN : TIMELINE_OUT, .bytes = bytes, .begin = begin,
+		.end = *end});
+}
+
+static void end_copy(Simulation *s, const Op *op)
+{
+	const Op *copy = op_in(op, 0)->op;
+	if (copy->kind == OP_OFFLOAD)
+		s->flying -= (double)type_bytes(&copy->out[0]->type) / s->o->machine->of[MACHINE_HOST];
+	double end = *(const double *)ptrmap_get(s->end_of_copy, copy), more = MAX(end - s->now, 0);
+	s->t->exposed += more;
+	s->t->copies_exposed += more;
+	add_slice(s, (Slice){.op = op, .waits = true, .begin = s->now, .end = s->now + more});
+	s->now += more;
+}
+
 /* ---- reasons ---- */
 
 /* When the first op of a step computes, and when the last one of backward has. */
@@ -295,7 +343,8 @@ static Exposed reason_of(const Simulation *s, const Transfer *t, double first, d
 static const Op *before_record(const Op *record)
 {
 	const Op *op = record;
-	while (op && (op->kind == OP_RECORD || op->kind == OP_WAIT || op->kind == OP_VIEW_OP))
+	while (op && (op->kind == OP_RECORD || op->kind == OP_WAIT || op->kind == OP_VIEW_OP || op->kind == OP_OFFLOAD
+		|| op->kind == OP_RELOAD || op->kind == OP_COPIED))
 		op = op->prev;
 	return op;
 }
@@ -353,6 +402,10 @@ static void play(Simulation *s, const Op *op)
 		block(s, op);
 	} else if (info->flags & COMM) {
 		issue(s, op);
+	} else if (op->kind == OP_OFFLOAD || op->kind == OP_RELOAD) {
+		begin_copy(s, op);
+	} else if (op->kind == OP_COPIED) {
+		end_copy(s, op);
 	} else {
 		compute(s, op);
 	}
@@ -369,7 +422,8 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	int cores = o->machine->cuda ? 1 : MAX((int)o->machine->of[MACHINE_RANKS], 1);
 	t->running = (MachineLayout){MIN(t->layout.ranks, MAX(cores / t->layout.threads, 1)), t->layout.threads};
 	t->turns = (double)t->layout.ranks / t->running.ranks * machine_skew(o->machine, t->layout);
-	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
+	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a),
+		.end_of_copy = ptrmap_new(a)};
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)
 			queue(&s, op);
@@ -381,6 +435,7 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 			s.number++;
 		}
 	t->computing = s.now - t->exposed;
+	t->copies_apart = MAX(t->copies_apart - s.most_flying, 0);
 	finish_transfers(&s);
 	t->seconds = s.now;
 	for (int i = 0; i < RT_STREAMS; i++)

@@ -1,22 +1,23 @@
 /* predict/timeline.h: a step as slices of time on streams, predicted from a PLAN.
  *
- * Stream 0 is computing; 1 + s is the RtStream s of base/collectives.def.  Times are seconds since the step began. */
+ * Stream 0 is computing; 1 + s is the RtStream s of base/collectives.def; behind the host, of which nothing is
+ * predicted, are copies to and from its memory.  Times are seconds since the step began. */
 #ifndef SHARDC_TIMELINE_H
 #define SHARDC_TIMELINE_H
 
 #include "base/plan.h"
 #include "predict/cost.h"
 
-enum { TIMELINE_COMPUTE = 0, TIMELINE_STREAMS = 1 + RT_STREAMS };
+enum { TIMELINE_COMPUTE = 0, TIMELINE_HOST = 1 + RT_STREAMS, TIMELINE_OUT, TIMELINE_IN, TIMELINE_STREAMS };
 
-/* An op that computes, a collective on its stream, or (waits) computing that waits for one. */
+/* An op that computes, a collective or a copy on its stream, or (waits) computing that waits for one. */
 typedef struct Slice {
 	const Op *op;           /* of a wait: the op that waits */
 	int number;             /* of the op in its program: forward, backward and update, from 0 */
 	int stream;
 	bool waits;
 	int seq;                /* of a collective and of a wait for it: its number, from 1; else 0 */
-	int64_t bytes;          /* of a collective on its stream: that the rank receives */
+	int64_t bytes;          /* of a collective on its stream: that the rank receives; of a copy: all */
 	double begin, end;
 	double alone;           /* what computing would take if no collective ran beside it */
 	CostClass class;
@@ -64,7 +65,12 @@ typedef struct Timeline {
 	double seconds;         /* of the step */
 	double computing;       /* without waits */
 	double exposed;         /* sum of waits */
+	double copying;         /* sum of copies to and from memory of the host */
+	double copies_exposed;  /* the part of exposed that copies are waited for */
+	double copies_apart;    /* the part of copying that no two copies can take at once: all out, then what is copied in
+	                           behind the last of these */
 	double alone;           /* computing if no collective ran beside it */
+	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */
 	double again;           /* the part of moving that gathers in backward take */
@@ -96,6 +102,7 @@ typedef struct Bound {
 	double seconds;   /* no order of these collectives, and no units, make a step shorter */
 	double roomy;     /* the same if there were room for all that backward gathers again */
 	double beside;    /* of it, seconds that values which are computed again may take for nothing */
+	double copies;    /* seconds that its copies to and from memory of the host take, whatever is computed beside them */
 } Bound;
 /* room: bytes that gathered units may keep after forward so that backward need not gather them again. */
 Bound timeline_bound(const Timeline *t, double room);
@@ -110,7 +117,7 @@ typedef struct Prediction {
 	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a program does not have are NULL */
 	int64_t micro_batches;             /* of a step */
 	int64_t samples, tokens;           /* of a micro-batch of a rank; tokens 0: samples are no sequences */
-	int64_t bytes;                     /* that the rank needs */
+	int64_t bytes, pinned;             /* that the rank needs; and of memory of its host */
 } Prediction;
 void prediction_text(FILE *f, const Prediction *p);
 /* The member "prediction" of the plan's JSON object, ended by ",\n". */

@@ -12,7 +12,12 @@ static const char start[] = "{\"displayTimeUnit\"";
 
 static const char *stream_name(int stream)
 {
-	return stream == TIMELINE_COMPUTE ? "compute" : stream_info[stream - 1].text;
+	switch (stream) {
+	case TIMELINE_COMPUTE: return "compute";
+	case TIMELINE_OUT: return "copies out";
+	case TIMELINE_IN: return "copies in";
+	default: return stream_info[stream - 1].text;
+	}
 }
 
 /* begin: when the program does, in seconds. */
@@ -48,9 +53,10 @@ void timeline_put(FILE *f, const TimelinePart *part, int n, const Sizes *program
 		", predicted\"}}",
 		start, str_escape(a, ESCAPE_JSON, t->m->name), ir_program_hash(program), t->who.world, t->who.rank,
 		t->layout.threads, str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
-	for (int i = 0; i < TIMELINE_STREAMS; i++)
-		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
-			"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
+	for (int i = 0; i < (t->copying > 0 ? TIMELINE_STREAMS : TIMELINE_HOST); i++)
+		if (i != TIMELINE_HOST)
+			fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
+				"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
 	for (int k = 0; k < n; begin += part[k++].t->seconds)
 		for (int i = 0; i < part[k].t->n_slices; i++)
 			put_slice(f, &part[k], &part[k].t->slice[i], begin, program->name[program->n - 1], a);

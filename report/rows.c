@@ -33,7 +33,7 @@ static void put_ops(FILE *f, const HeldList *l, const LayoutRank *who, Arena *a)
 	fputs("],\n\"streams\": [\"compute\"", f);
 	for (int s = 0; s < RT_STREAMS; s++)
 		fprintf(f, ", \"%s\"", stream_info[s].text);
-	fputs(", \"host\"],\n\"ops\": [", f);
+	fputs(", \"host\", \"copies out\", \"copies in\"],\n\"ops\": [", f);
 	for (int p = 0; p < l->n_ops; p++) {
 		fputs(p ? ",\n" : "\n", f);
 		put_op(f, l->op[p], who, a);

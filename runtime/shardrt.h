@@ -77,7 +77,8 @@ typedef struct RtCheck {
 } RtCheck;
 
 /* An op of a program for which the code has a mark (rt_op).  name, node: as JSON has them between quotes. */
-typedef enum RtOpKind { RT_COMPUTES, RT_ISSUES, RT_WAITS } RtOpKind; /* issues: a collective; waits: for one */
+typedef enum RtOpKind { RT_COMPUTES, RT_ISSUES, RT_WAITS } RtOpKind; /* issues: a collective or a copy between GPU and
+                                                                        host; waits: for one */
 typedef enum RtSection { RT_FORWARD, RT_BACKWARD, RT_UPDATE, RT_EVAL } RtSection;
 typedef struct RtOp {
 	int number;            /* its position among all ops of the program, from 0 */
@@ -177,6 +178,7 @@ typedef struct RtModel {
 	void (*update)(Rt *rt);
 	void (*eval)(Rt *rt);  /* NULL when the program cannot evaluate */
 	int n_prims;           /* length of rt->prim */
+	int n_copies;          /* CUDA: copies to and from memory of the host, at most, of a program */
 	RtOps step_ops, eval_ops;
 	uint64_t hash;         /* of the program: traces of another one have another number */
 	const RtHook *hook;    /* NULL: gradients are reduced by the runtime */
@@ -188,6 +190,7 @@ typedef struct RtModel {
 struct Rt {
 	const RtModel *model;
 	char *act, *input, *state, *work;
+	char *host;            /* CUDA: memory of the host for values that a step leaves there; NULL: none */
 	void *(*param)[4];     /* [unit][flat]: whole parameters as kernels read them: where the last rt_wait gathered them,
 	                        * or where they rest */
 	void *(*grad)[4];      /* flat gradients */
@@ -225,6 +228,12 @@ void rt_wait(Rt *rt, int seq);
 void rt_record(Rt *rt, int event);
 void rt_enter(Rt *rt, const char *name);
 void rt_leave(Rt *rt);
+/* On CUDA only: copies to memory of the host and back, which run beside what computes.  copy: its number in this
+ * program, from 1.  It starts after all that was called before; what is called behind rt_copied starts after its
+ * end. */
+void rt_offload(Rt *rt, void *to, const void *from, int64_t bytes, int copy);
+void rt_reload(Rt *rt, void *to, const void *from, int64_t bytes, int copy);
+void rt_copied(Rt *rt, int copy);
 void rt_reshard(Rt *rt, int unit);               /* the gathered values are no longer needed */
 /* --check-nan: rt_check looks at the result of check `number`, rt_check_gradient at a unit's reduced gradient. */
 void rt_check(Rt *rt, int number, const void *x);

@@ -161,7 +161,8 @@ static int new_buffer(Buffers *b, const Op *op, Value *v)
 	n->value = v;
 	n->bytes = round_up(MAX(type_bytes(&v->type), 1), 64);
 	n->first = n->last = (int)op->order;
-	n->place = v->op->kind == OP_ACCUMULATE ? gradient_place(v->op->sym) : (Place){.region = REGION_ACT};
+	n->place = v->op->kind == OP_ACCUMULATE ? gradient_place(v->op->sym)
+		: (Place){.region = v->op->kind == OP_OFFLOAD ? REGION_HOST : REGION_ACT};
 	return b->n++;
 }
 

@@ -47,7 +47,7 @@ static int64_t unit_space(const Module *m, const Unit *u, const Op *opens, bool 
 {
 	int64_t slot = attr_get_int(opens->attrs, "slot", -1);
 	int64_t key = slot < 0 ? u->index : m->n_units + slot;
-	return REGION_STATE + 1 + 2 * key + grad;
+	return REGION_COUNT + 2 * key + grad;
 }
 
 /* The distance from a unit's start in a slot to one of its flats, of parameters or gradients; flat = n_flats: to
@@ -402,7 +402,7 @@ static void execute_life(Shadow *s, const Op *op)
 
 static void execute(Shadow *s, const Op *op)
 {
-	if (!(op_info[op->kind].flags & VIEW))
+	if (!(op_info[op->kind].flags & VIEW) || op->kind == OP_COPIED) /* a copy has read it until then */
 		check_operands(s, op);
 	if (op->kind == OP_COLLECT)
 		check_collect(s, op);

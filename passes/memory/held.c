@@ -111,7 +111,7 @@ static void add_values(Finder *f, const Buffers *b, int begin, const Options *o)
 {
 	for (int i = 0; i < b->n; i++) {
 		const Buffer *x = &b->at[i];
-		if (x->place.region != REGION_GRAD)
+		if (x->place.region == REGION_ACT)
 			add(f, HELD_ACTIVATIONS, arena_printf(f->a, "%%%s", x->value->name), x->bytes, begin + x->first,
 				begin + MIN(x->last, b->n_ops - 1), begin + x->first);
 	}

@@ -150,22 +150,27 @@ static Place place_of(const Buffers *b, Value *v)
 	return place;
 }
 
-static int64_t place_program(const Buffers *b, int64_t enough, Arena *a)
+/* Packs the buffers of a region into an arena and returns its size; what is within `enough` bytes is not improved. */
+static int64_t pack_region(const Buffers *b, Region region, int64_t enough, Arena *a)
 {
 	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
 	int n = 0;
 	for (int i = 0; i < b->n; i++)
-		if (b->at[i].place.region == REGION_ACT)
+		if (b->at[i].place.region == region)
 			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
 	int64_t bytes = memory_pack(block, n, b->n_ops + 1, enough, a);
 	n = 0;
 	for (int i = 0; i < b->n; i++)
-		if (b->at[i].place.region == REGION_ACT)
+		if (b->at[i].place.region == region)
 			b->at[i].place.offset = block[n++].offset;
+	return bytes;
+}
+
+static void place_values(const Buffers *b)
+{
 	for (int p = 0; p < b->n_ops; p++)
 		for (int i = 0; i < b->op[p]->n_out; i++)
 			b->op[p]->out[i]->place = place_of(b, b->op[p]->out[i]);
-	return bytes;
 }
 
 static int64_t largest_workspace(const Module *m, const Options *o)
@@ -316,7 +321,7 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
-		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m),
+		.work_bytes = m->work_bytes, .host_bytes = m->host_bytes, .average_bytes = averaged_bytes(m),
 		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
 		.hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
 	list_gathers(m, from, &out, units, gathers);
@@ -357,6 +362,7 @@ static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gather
 	to->n_grad_slots = MAX(to->n_grad_slots, from->n_grad_slots);
 	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
 	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
+	to->host_bytes = MAX(to->host_bytes, from->host_bytes);
 	to->sync_bytes = MAX(to->sync_bytes, from->sync_bytes);
 	to->hook_send = MAX(to->hook_send, from->hook_send);
 	to->hook_keep = MAX(to->hook_keep, from->hook_keep);
@@ -507,6 +513,8 @@ static bool check_arenas(Module *m, Arena *a, Diag *d)
 		say_largest(m, &peak, d);
 		return false;
 	}
+	if (m->host_bytes > MEMORY_SPACE_MAX)
+		return too_large(m, NULL, "what lies in memory of the host", number(m, m->host_bytes), d);
 	bool fits = m->work_bytes >= 0 && m->work_bytes <= MEMORY_SPACE_MAX;
 	return fits || too_large(m, NULL, "the workspace of one kernel",
 		m->work_bytes < 0 ? "more than 2^63" : number(m, m->work_bytes), d);
@@ -521,18 +529,29 @@ static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, 
 	say_largest(m, &peak, d);
 }
 
+static bool fits_host(const LayoutMemory *memory, const Options *o, Diag *d)
+{
+	bool fits = !o->memory.host_limit || memory->host.total <= o->memory.host_limit;
+	if (!fits)
+		diag_error(d, "--host-limit", "a rank pins %lld bytes of memory of its host, the limit is %lld: %lld of them are "
+			"activations (--offload-acts), %lld optimizer states and parameters (--offload)",
+			(long long)memory->host.total, (long long)o->memory.host_limit, (long long)memory->host.activations,
+			(long long)(memory->host.states + memory->host.params));
+	return fits;
+}
+
 bool memory_fits(Module *m, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who = memory_rank(o);
 	memory_complete(&layout, m, o);
-	int64_t total = layout_memory_most(&layout, &who).total;
-	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
+	LayoutMemory memory = layout_memory_most(&layout, &who);
+	bool fits = !o->memory.memory_limit || memory.total <= o->memory.memory_limit;
 	if (!fits)
-		report_excess(m, o, total, a, d);
+		report_excess(m, o, memory.total, a, d);
 	arena_free(a);
-	return fits;
+	return fits_host(&memory, o, d) && fits;
 }
 
 bool pass_memory(Module *m, const Options *o, Diag *d)
@@ -543,8 +562,11 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 	Buffers *of_train = insert_copies(m, false, a), *of_eval = insert_copies(m, true, a);
 	place_symbols(m);
 	/* One arena is for both: eval has what the step needs. */
-	int64_t train = place_program(of_train, 0, a), eval = place_program(of_eval, train, a);
+	int64_t train = pack_region(of_train, REGION_ACT, 0, a), eval = pack_region(of_eval, REGION_ACT, train, a);
 	m->act_bytes = MAX(train, eval);
+	m->host_bytes = pack_region(of_train, REGION_HOST, 0, a);
+	place_values(of_train);
+	place_values(of_eval);
 	m->work_bytes = largest_workspace(m, o);
 	if (!check_arenas(m, a, d)) {
 		arena_free(a);
@@ -567,25 +589,26 @@ static const char *place_text(const Place *p, Arena *a)
 		p->unit ? ir_unit_str(a, p->unit) : "", (long long)p->offset);
 }
 
-/* Checks the place of a value: activations may lie anywhere in their arena, all others must lie where this pass
- * puts them. */
+/* Checks the place of a value: activations, and values in memory of the host, may lie anywhere in their arena, all
+ * others must lie where this pass puts them. */
 static bool check_place(const Module *m, const Buffers *b, Value *v, Diag *d)
 {
 	Place want = place_of(b, v);
 	const Place *is = &v->place;
-	int64_t bytes = want.region == REGION_ACT ? type_bytes(&v->type) : 0;
-	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= m->act_bytes - is->offset;
+	bool packed = want.region == REGION_ACT || want.region == REGION_HOST;
+	int64_t arena = want.region == REGION_ACT ? m->act_bytes : m->host_bytes, bytes = packed ? type_bytes(&v->type) : 0;
+	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= arena - is->offset;
 	Value *whole = v->op->kind == OP_ROWS ? op_in(v->op, 0) : value_stack(v) != v ? value_stack(v) : value_whole(v);
 	if (whole != v) {
 		want = whole->place;
 		want.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
 		inside = same_place(is, &want);
 	}
-	if (want.region == REGION_ACT ? is->region == REGION_ACT && inside : same_place(is, &want))
+	if (packed ? is->region == want.region && inside : same_place(is, &want))
 		return true;
 	diag_error(d, ir_where(m, v->op->at), "%%%s has %s; expected %s", v->name, place_text(is, m->arena),
-		want.region == REGION_ACT ? arena_printf(m->arena, "a multiple of 64 of @act, inside its %lld bytes",
-		(long long)m->act_bytes) : place_text(&want, m->arena));
+		packed ? arena_printf(m->arena, "a multiple of 64 of @%s, inside its %lld bytes", region_text[want.region],
+		(long long)arena) : place_text(&want, m->arena));
 	return false;
 }
 
@@ -635,8 +658,9 @@ static bool check_workspace(const Module *m, Diag *d)
 bool memory_accept(Module *m, Diag *d)
 {
 	Arena *a = arena_new();
-	bool ok = check_values(m, d) && check_symbols(m, d) && same_number(m, m->at, "act_bytes", MIN(m->act_bytes,
-		MEMORY_SPACE_MAX), m->act_bytes, d);
+	bool ok = check_values(m, d) && check_symbols(m, d)
+		&& same_number(m, m->at, "act_bytes", MIN(m->act_bytes, MEMORY_SPACE_MAX), m->act_bytes, d)
+		&& same_number(m, m->at, "host_bytes", MIN(m->host_bytes, MEMORY_SPACE_MAX), m->host_bytes, d);
 	ok = ok && check_symbol_places(m, a, d) && check_workspace(m, d);
 	ok = ok && check_places(m, false, a, d) && check_places(m, true, a, d);
 	const Op *op = NULL;

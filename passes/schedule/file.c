@@ -17,7 +17,7 @@ bool schedule_counts(const Op *op)
 		return false;
 	return op->kind != OP_WAIT && op->kind != OP_RESHARD && op->kind != OP_RECORD && op->kind != OP_ZERO_GAPS
 		&& op->kind != OP_RESIDENT && op->kind != OP_CARRIED && op->kind != OP_CARRY && op->kind != OP_CARRIED_GRAD
-		&& op->kind != OP_CARRY_GRAD;
+		&& op->kind != OP_CARRY_GRAD && op->kind != OP_OFFLOAD && op->kind != OP_RELOAD;
 }
 
 static SchedulePoint point_of(const Op *op)

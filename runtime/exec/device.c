@@ -10,7 +10,7 @@
 const char *const device_arena_names[ARENA_COUNT] = {
 	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations",
 	"workspace", "communication", "device tables", "offloaded parameters", "offloaded gradients",
-	"offloaded optimizer states"};
+	"offloaded optimizer states", "offloaded activations"};
 
 bool device_has_snapshot(const Rt *rt)
 {
@@ -32,7 +32,7 @@ void device_plan(Rt *rt)
 	mem->places = layout_places(&layout, &who, rt->p->arena);
 	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.send, sum.states, sum.buffers,
 		sum.inputs, sum.activations, sum.workspace, sum.comm, sum.tables, sum.file.params + sum.host.params,
-		sum.file.grads, sum.file.states + sum.host.states};
+		sum.file.grads, sum.file.states + sum.host.states, sum.host.activations};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
 	mem->host = sum.host;
@@ -100,6 +100,7 @@ void device_point(Rt *rt)
 	rt->input = rt->p->memory.base[ARENA_INPUTS];
 	rt->act = rt->p->memory.base[ARENA_ACTIVATIONS];
 	rt->work = rt->p->memory.base[ARENA_WORKSPACE];
+	rt->host = rt->p->memory.base[ARENA_AWAY_ACTS];
 	rt->prim = NEW_N(rt->p->arena, KPrim *, MAX(rt->model->n_prims, 1));
 }
 

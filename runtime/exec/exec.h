@@ -20,11 +20,12 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
 /* ---- device.c, cpu/device.c or cuda/device.c ---- */
 
-/* The last three have what of units is offloaded: sections of a file or, on GPUs, pinned memory of the host. */
+/* The last four have what is offloaded: of units, in sections of a file or, on GPUs, in pinned memory of the host; and
+ * values from forward to backward (GPUs). */
 typedef enum ArenaKind {
 	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
 	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_AWAY_PARAMS, ARENA_AWAY_GRADS,
-	ARENA_AWAY_STATES, ARENA_COUNT
+	ARENA_AWAY_STATES, ARENA_AWAY_ACTS, ARENA_COUNT
 } ArenaKind;
 static inline bool arena_is_away(int arena) { return arena >= ARENA_AWAY_PARAMS; }
 typedef struct DeviceMemory {

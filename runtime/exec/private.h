@@ -113,8 +113,10 @@ CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told
 /* The number of the collective that the current op issues or waits for.  Returns the op's mark, for trace_transfer; -1:
  * nothing is recorded. */
 int trace_seq(Rt *rt, int seq);
-/* A collective ran on its stream between two stamps; one thread records those of a stream. */
-void trace_transfer(Rt *rt, RtStream stream, int mark, int64_t begin, int64_t end, int64_t bytes);
+/* What runs beside computing: the collectives of a stream (its RtStream), or copies to and from memory of the host. */
+enum { TRACE_OUT = RT_STREAMS, TRACE_IN, TRACE_BESIDE };
+/* A collective or a copy ran between two stamps; one thread records those of a row.  beside: which. */
+void trace_transfer(Rt *rt, int beside, int mark, int64_t begin, int64_t end, int64_t bytes);
 /* A stamp stands for a point of time, which trace_ns tells once it has passed: CLOCK_MONOTONIC in nanoseconds. */
 bool trace_stamps_open(Rt *rt, int64_t n, Diag *d); /* before the first of n stamps; false after a message */
 void trace_stamps_begin(Rt *rt);                    /* recording begins */

@@ -17,8 +17,14 @@
 #include "runtime/exec/private.h"
 
 enum { COMPUTE = RT_STREAMS, NOTHING = -1, FILE_BUFFER = 1 << 16, STAMPS_MOST = 1 << 24 };
-/* Rows of the file: computing, the streams of collectives, the host where it is apart. */
+/* Rows of the file: computing, the streams of collectives, the host where it is apart, copies to its memory and
+ * back. */
 enum { ROW_COMPUTE = 0, ROW_STREAMS = 1, ROW_HOST = ROW_STREAMS + RT_STREAMS };
+
+static int row_of(int beside)
+{
+	return ROW_STREAMS + beside + (beside >= RT_STREAMS);
+}
 
 /* An op begins (row >= 0: of the program's table), or the host does something (row NOTHING). */
 typedef struct Mark {
@@ -33,7 +39,7 @@ typedef struct Transfers { Transfer *at; int n, cap; } Transfers;
 struct Trace {
 	int64_t first, last;
 	Chain compute, host;
-	Transfers stream[RT_STREAMS];
+	Transfers beside[TRACE_BESIDE];
 	int64_t step;
 	Program program;
 	const RtOp *(*rows)[PROGRAM_LAST + 1]; /* [size] */
@@ -131,11 +137,11 @@ int trace_seq(Rt *rt, int seq)
 	return t->compute.n - 1;
 }
 
-void trace_transfer(Rt *rt, RtStream stream, int mark, int64_t begin, int64_t end, int64_t bytes)
+void trace_transfer(Rt *rt, int beside, int mark, int64_t begin, int64_t end, int64_t bytes)
 {
-	Transfers *s = &rt->p->trace->stream[stream];
+	Transfers *s = &rt->p->trace->beside[beside];
 	if (s->n == s->cap)
-		ice("a trace has room for %d collectives of a stream only", s->cap);
+		ice("a trace has room for %d collectives or copies of a stream only", s->cap);
 	s->at[s->n++] = (Transfer){begin, end, bytes, mark};
 }
 
@@ -170,9 +176,13 @@ static void put_head(const Rt *rt, FILE *f)
 		rank);
 	put_names(rt, f, ROW_COMPUTE, "compute");
 	for (int i = 0; i < RT_STREAMS; i++)
-		put_names(rt, f, ROW_STREAMS + i, streams[i]);
+		put_names(rt, f, row_of(i), streams[i]);
 	if (trace_host_apart)
 		put_names(rt, f, ROW_HOST, "host");
+	if (rt->model->n_copies) {
+		put_names(rt, f, row_of(TRACE_OUT), "copies out");
+		put_names(rt, f, row_of(TRACE_IN), "copies in");
+	}
 }
 
 static void begin_slice(const Rt *rt, FILE *f, const char *before, const char *name, const char *cat, int n_cat)
@@ -232,16 +242,16 @@ static void put_chain(const Rt *rt, FILE *f, const Chain *c, int thread)
 
 /* Where the host has a part in collectives, the next one may have been taken up before that: slices are cut so that
  * they follow each other. */
-static void put_transfers(const Rt *rt, FILE *f, int stream)
+static void put_transfers(const Rt *rt, FILE *f, int beside)
 {
 	const Trace *t = rt->p->trace;
 	int64_t free = 0;
-	for (int i = 0; i < t->stream[stream].n; i++) {
-		const Transfer *x = &t->stream[stream].at[i];
+	for (int i = 0; i < t->beside[beside].n; i++) {
+		const Transfer *x = &t->beside[beside].at[i];
 		const Mark *m = &t->compute.at[x->mark];
 		const RtOp *op = &t->rows[m->size][m->program][m->row];
 		begin_slice(rt, f, "", op->name, op->name, word(op->name));
-		fprintf(f, "\"tid\":%d,", ROW_STREAMS + stream);
+		fprintf(f, "\"tid\":%d,", row_of(beside));
 		put_time(f, MAX(trace_ns(rt, x->begin), free), trace_ns(rt, x->end));
 		free = trace_ns(rt, x->end);
 		put_op(t, f, m, op);
@@ -265,7 +275,7 @@ static void write_trace(Rt *rt)
 	put_head(rt, f);
 	put_chain(rt, f, &t->compute, ROW_COMPUTE);
 	put_chain(rt, f, &t->host, ROW_HOST);
-	for (int i = 0; i < RT_STREAMS; i++)
+	for (int i = 0; i < TRACE_BESIDE; i++)
 		put_transfers(rt, f, i);
 	fputs("\n]}\n", f);
 	t->failed = fflush(f) || ferror(f) || older;
@@ -389,7 +399,7 @@ static Room room_of(Rt *rt, Trace *t)
 			rows = p == PROGRAM_EVAL ? rows : MAX(rows, n);
 		}
 		marks = MAX(marks, accum * (most + OF_BATCH) + rt->model->eval_ops.n + OF_BATCH);
-		transfers = MAX(transfers, accum * rows + rt->model->n_evaluation);
+		transfers = MAX(transfers, accum * MAX(rows, rt->model->n_copies) + rt->model->n_evaluation);
 	}
 	program_size(rt, now);
 	return (Room){marks + BETWEEN, OF_BATCH * (accum + 1) + BETWEEN, transfers};
@@ -403,7 +413,8 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
 	*t = (Trace){.first = first, .last = last, .step = first - 1, .path = trace_path(rt, rt->p->world.rank, a)};
 	t->rows = arena_alloc(a, (size_t)MAX(rt->model->n_sizes, 1) * sizeof(*t->rows));
 	Room room = room_of(rt, t);
-	int64_t marks = steps * room.marks, stamps = marks + 2 * RT_STREAMS * steps * room.transfers;
+	int beside = rt->model->n_copies ? TRACE_BESIDE : RT_STREAMS;
+	int64_t marks = steps * room.marks, stamps = marks + 2 * beside * steps * room.transfers;
 	if (stamps > STAMPS_MOST) {
 		diag_error(d, rt->p->options->program, "--trace-steps: %" PRId64 " steps are more than a trace of this program "
 			"holds, %" PRId64, steps, STAMPS_MOST / (stamps / steps));
@@ -411,8 +422,8 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
 	}
 	t->compute = (Chain){NEW_N(a, Mark, marks), 0, (int)marks};
 	t->host = trace_host_apart ? (Chain){NEW_N(a, Mark, steps * room.hosts), 0, (int)(steps * room.hosts)} : t->host;
-	for (int i = 0; i < RT_STREAMS; i++)
-		t->stream[i] = (Transfers){NEW_N(a, Transfer, steps * room.transfers), 0, (int)(steps * room.transfers)};
+	for (int i = 0; i < beside; i++)
+		t->beside[i] = (Transfers){NEW_N(a, Transfer, steps * room.transfers), 0, (int)(steps * room.transfers)};
 	escape_names(rt, t, a);
 	if (!open_file(t, a, d) || !trace_stamps_open(rt, stamps, d))
 		return false;

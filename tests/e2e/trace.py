@@ -51,7 +51,7 @@ def check_program(program, plan, slices):
         section, kind, unit = ops[e["args"]["op"]]
         words = e["name"].split()
         assert e["args"]["section"] == section, e
-        assert kind == "wait" and words[0] == "wait" or words[1 if words[0] in ("wait", "issue") else 0] == kind, (e, kind)
+        assert kind in ("wait", "copied") and words[0] == "wait" or words[1 if words[0] in ("wait", "issue") else 0] == kind, (e, kind)
         assert not unit or e["args"]["unit"] == unit, e
     missing = {ops[i][1] for i in range(len(ops)) if i not in set(first)} - silent()
     assert not missing, f"{program}: no slices of {missing}"

@@ -32,7 +32,8 @@ LIMITS = [("llama3-8b", 8, "--remat=none", 50), ("llama3-8b", 8, "--remat=block"
           ("llama-7b-128k", 8, "--remat=block", 60), ("llama-7b-128k", 8, "--remat=block --tile-rows=off", None),
           ("llama-7b-128k", 64, "--remat=block", 60), ("llama3-8b-128k", 8, "--remat=block", 60),
           ("llama3-8b-128k", 8, "--remat=block --tile-rows=off", None),
-          ("llama3-8b-128k", 8, "--remat=block --offload=optim", 60), ("llama3-8b-128k", 64, "--remat=block", 60)]
+          ("llama3-8b-128k", 8, "--remat=block --offload=optim", 60),
+          ("llama3-8b-128k", 8, "--remat=block --offload-acts=block", 30), ("llama3-8b-128k", 64, "--remat=block", 60)]
 MOVES = ("cast", "transpose", "concat", "split", "slice", "broadcast", "pad", "copy")
 SILENT = ("view", "reshape", "wait", "reshard", "collect", "record", "zero_gaps", "const", "read",
           "columns", "rows", "join", "stack")  # ops that launch nothing

@@ -292,6 +292,30 @@ static void other_violations_are_refuted(void)
 		"    %b : f32[2] @act+0 = exp %s\n  }\n}\n", "hold something else");
 }
 
+/* A copy reads and writes until its `copied`. */
+static void copies_are_followed(void)
+{
+#define COPIES(at_z, at_in, at_q, at_second) \
+	"module \"m\" level=PLAN act_bytes=320 input_bytes=64 host_bytes=128 {\n  input \"x\" : f32[4]\n  forward {\n" \
+	"    %x : f32[4] @input+0 = input \"x\"\n    %y : f32[4] @act+0 = exp %x\n" \
+	"    %out : f32[4] @host+0 = offload %y\n    %z : f32[4] @act+" at_z " = neg %x\n" \
+	"    %host : f32[4] @host+0 = copied %out, %y\n    %second : f32[4] @host+" at_second " = offload %z\n" \
+	"    %there : f32[4] @host+" at_second " = copied %second, %z\n  }\n" \
+	"  backward {\n    %p : f32[4] @act+128 = exp %x\n    %in : f32[4] @act+" at_in " = reload %host\n" \
+	"    %q : f32[4] @act+" at_q " = neg %p\n    %back : f32[4] @act+" at_in " = copied %in, %host\n" \
+	"    %d : f32[4] @act+256 = mul %back, %q\n  }\n}\n"
+	Module *m = parsed(COPIES("64", "64", "192", "64"));
+	Arena *a = arena_new();
+	CU_ASSERT_PTR_NULL(memory_check(m, a, NULL));
+	arena_free(a);
+	ir_module_free(m);
+	expect_violation(COPIES("0", "64", "192", "64"), "%y is read but its bytes hold something else");
+	expect_violation(COPIES("64", "64", "64", "64"), "%in is read but its bytes hold something else");
+	expect_violation(COPIES("64", "128", "192", "64"), "%p is read but its bytes hold something else");
+	expect_violation(COPIES("64", "64", "192", "0"), "%host is read but its bytes hold something else");
+#undef COPIES
+}
+
 /* ---- slots ---- */
 
 static const char slots[] =
@@ -404,6 +428,7 @@ void suite_memory(void)
 	CU_add_test(s, "random programs are planned", random_programs_are_planned);
 	CU_add_test(s, "overlaps are refuted", overlaps_are_refuted);
 	CU_add_test(s, "other violations are refuted", other_violations_are_refuted);
+	CU_add_test(s, "memory_check follows copies to the host", copies_are_followed);
 	CU_add_test(s, "memory_check follows units through slots", slots_are_followed);
 	CU_add_test(s, "the peak names the largest values", peak_names_the_largest);
 	CU_add_test(s, "the limit is exact", limit_is_exact);

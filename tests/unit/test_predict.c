@@ -314,6 +314,31 @@ static void only_collectives(void)
 	step_end(&s);
 }
 
+/* Copies go on beside kernels, both ways at once; what is left of them where they are waited for is exposed. */
+static void copies(void)
+{
+	static const char text[] =
+		"module \"m\" level=PLAN {\n  input \"x\" : f32[64]\n  forward {\n    %x : f32[64] = input \"x\"\n"
+		"    %y : f32[64] = exp %x\n    %out : f32[64] = offload %y\n    %z : f32[64] = neg %y\n"
+		"    %host : f32[64] = copied %out, %y\n    %k : f32[64] = exp %z\n  }\n"
+		"  backward {\n    %in : f32[64] = reload %host\n    %w : f32[64] = exp %z\n"
+		"    %back : f32[64] = copied %in, %host\n    %d : f32[64] = mul %back, %w\n  }\n}\n";
+	Step s = {.m = parsed(text), .a = arena_new()};
+	s.layout = memory_layout(s.m, s.a);
+	s.plan = (Plan){.layout = &s.layout, .who = {0, 1, 1}};
+	Machine m = ideal(true, s.a);
+	m.of[MACHINE_KERNEL] = 1;
+	for (int slower = 1; slower <= 3; slower++) { /* a copy takes as many seconds */
+		m.of[MACHINE_HOST] = 256.0 / slower;
+		Timeline *t = played(&s, &m, false);
+		CU_ASSERT(equal(t->copying, 2 * slower));
+		CU_ASSERT(equal(t->copies_exposed, 2 * (slower - 1)));
+		CU_ASSERT(equal(t->exposed, t->copies_exposed) && equal(t->computing, 5));
+		CU_ASSERT(equal(t->seconds, 5 + 2 * (slower - 1)));
+	}
+	step_end(&s);
+}
+
 /* With kernels that take a second each and gathers of less, prefetch hides all gathers but the first.  Without it all
  * of forward's are exposed; those of backward are hidden behind the weight gradients of the unit before. */
 static void prefetch_hides(void)
@@ -535,6 +560,7 @@ void suite_predict(void)
 	CU_add_test(s, "work of ops", work_of_ops);
 	CU_add_test(s, "rates of products and attention", rates);
 	CU_add_test(s, "collectives alone", only_collectives);
+	CU_add_test(s, "copies to the host and back", copies);
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
 	CU_add_test(s, "contention", contention);
 	CU_add_test(s, "measured rows", measured_rows);

@@ -130,6 +130,27 @@ static const char mixed[] =
 	"%wd : flat @d = wait %bd\n"
 	"}\n}\n";
 
+/* A value that lies in memory of the host between forward and backward. */
+static const char copies[] =
+	"module \"m\" level=PLAN {\n"
+	"input \"x\" : f32[64]\n"
+	"forward {\n"
+	"%x : f32[64] = input \"x\"\n"
+	"%y : f32[64] = exp %x\n"
+	"%out : f32[64] = offload %y\n"
+	"%z : f32[64] = neg %y\n"
+	"%host : f32[64] = copied %out, %y\n"
+	"%loss : f32[] = reduce_sum %z {axes=[0], keepdims=0}\n"
+	"%one : f32[] = const {value=[1.0]}\n"
+	"report_loss %loss, %one {mean=1}\n"
+	"}\n"
+	"backward {\n"
+	"%in : f32[64] = reload %host\n"
+	"%w : f32[64] = exp %z\n"
+	"%back : f32[64] = copied %in, %host\n"
+	"%d : f32[64] = mul %back, %w\n"
+	"}\n}\n";
+
 /* ---- cases ---- */
 
 typedef struct Edit { const char *find, *put; } Edit;
@@ -238,6 +259,25 @@ static const Case cases[] = {
 	{mixed, "wait-missing", {{"%wd : flat @d = wait %bd\n", ""}}},
 	{mixed, "read-after-update", {{"%wd : flat @d", "%late : f32[64] = neg %vo\n%wd : flat @d"}}},
 	{mixed, NULL, {{"update_shard @d %sd", "%late : f32[64] = neg %vd\nupdate_shard @d %sd"}}},
+
+	/* copies to and from memory of the host */
+	{copies, NULL, {{NULL, NULL}}},
+	{copies, NULL, {{"%d : f32", "%v : f32[8,8] = reshape %back {shape=[8,8]}\n%u : f32[8,8] = neg %v\n%d : f32"}}},
+	{copies, "copy-ended", {{"mul %back, %w", "mul %in, %w"}}},
+	{copies, "copy-ended", {{"neg %y", "neg %out"}}},
+	{copies, "copy-ended", {{"%d : f32", "%v : f32[8,8] = reshape %in {shape=[8,8]}\n%d : f32"}}},
+	{copies, "copy-ended", {{"reload %host", "reload %out"}, {"copied %in, %host", "copied %in, %out"}}},
+	{copies, "copy-host", {{"mul %back, %w", "mul %host, %w"}}},
+	{copies, "copy-host", {{"%d : f32", "%v : f32[8,8] = reshape %host {shape=[8,8]}\n%d : f32"}}},
+	{copies, "copy-host", {{"%d : f32", "%twice : f32[64] = offload %host\n%end : f32[64] = copied %twice, %host\n"
+		"%d : f32"}}},
+	{copies, "copy-host", {{"reload %host", "reload %z"}, {"copied %in, %host", "copied %in, %z"}}},
+	{copies, "copy-whole", {{"copied %out, %y", "copied %out, %x"}}},
+	{copies, "copy-whole", {{"copied %in, %host", "copied %w, %host"}}},
+	{copies, "copy-once", {{"%w : f32", "%again : f32[64] = copied %out, %y\n%w : f32"}}},
+	{copies, "copy-missing", {{"%back : f32[64] = copied %in, %host\n", ""}, {"mul %back, %w", "mul %z, %w"}}},
+	{copies, "eval", {{"mul %back, %w\n}\n", "mul %back, %w\n}\neval {\n%e : f32[64] = input \"x\"\n"
+		"%eo : f32[64] = offload %e\n%eh : f32[64] = copied %eo, %e\n}\n"}}},
 };
 
 /* ---- running them ---- */

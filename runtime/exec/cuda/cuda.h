@@ -8,11 +8,12 @@
 #include "kernels/cuda/cuda.h"
 #include "runtime/exec/exec.h"
 
-/* The streams after those of collectives. */
-enum { CUDA_COMPUTE = RT_STREAMS, CUDA_COPY, CUDA_STREAMS };
+/* The streams after those of collectives.  COPY: inputs; OUT, IN: values that lie in memory of the host meanwhile. */
+enum { CUDA_COMPUTE = RT_STREAMS, CUDA_COPY, CUDA_OUT, CUDA_IN, CUDA_STREAMS };
 
 typedef struct CudaStep CudaStep;     /* step.c */
 typedef struct CudaGraphs CudaGraphs; /* graph.c */
+typedef struct CudaCopies CudaCopies; /* copies.c */
 typedef struct CudaTrace CudaTrace;   /* trace.c */
 struct Backend;                       /* backend.h */
 
@@ -32,6 +33,7 @@ struct Cuda {
 	char *step_outcome;         /* pinned: LAYOUT_CUDA_SLOTS * LAYOUT_CUDA_OUTCOME bytes */
 	CudaStep *step;
 	CudaGraphs *graphs;
+	CudaCopies *copies;
 	CudaTrace *trace;           /* NULL: none is written, or it has been */
 	/* Used by device.c: */
 	Segment *segments;          /* in ARENA_TABLES */
@@ -48,6 +50,9 @@ void *cuda_pinned(Rt *rt, int64_t bytes);
 /* The optimizer's lists in device memory: segments of the whole flat, or of the part that this rank updates. */
 SegmentList cuda_segments(const Rt *rt, int unit, int flat, bool whole);
 const Group *cuda_groups(const Rt *rt);
+/* copies.c: called by step_open and step_close. */
+void copies_open(Rt *rt);
+void copies_close(Rt *rt);
 /* Whether code for `arch` ("sm_90a") runs on a GPU of that compute capability.  sm_NNa runs on exactly NN; sm_NN runs
  * on NN and all later ones, since nvcc puts PTX beside it.  True for other names, which do not name a GPU. */
 bool cuda_runs_on(const char *arch, int major, int minor);

@@ -85,7 +85,8 @@ static bool check_memory(const Rt *rt, int ranks, Diag *d)
 static bool begins_as_zeros(ArenaKind arena)
 {
 	switch (arena) {
-	case ARENA_GATHERED: case ARENA_SEND: case ARENA_ACTIVATIONS: case ARENA_WORKSPACE: case ARENA_COMM: return false;
+	case ARENA_GATHERED: case ARENA_SEND: case ARENA_ACTIVATIONS: case ARENA_WORKSPACE: case ARENA_COMM:
+	case ARENA_AWAY_ACTS: return false;
 	default: return true;
 	}
 }

@@ -6,30 +6,25 @@
  * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time; with --trace, which
  * takes the time of every op, until the trace is written.
  *
- * A program begins and ends on the compute stream; all other streams fork from it and join it, so programs run one
- * after the other whether they are issued or replayed, and a capture is complete. */
+ * A program begins and ends on the compute stream.  The streams of collectives fork from it and join it, and each copy
+ * to or from memory of the host does by itself (copies.c); so programs run one after the other whether they are issued
+ * or replayed, and a capture is complete. */
 #include "runtime/exec/cuda/backend.h"
 #include "runtime/exec/cuda/cuda.h"
 #include "runtime/exec/cuda/graph.h"
 
 struct CudaGraphs {
-	cudaEvent_t fork, join;     /* for the copy stream, which offloaded programs use */
 	struct ProgramGraph { bool warm; cudaGraphExec_t exec; } of[SIZES_MAX][PROGRAM_LAST + 1];
 };
 
 void graph_open(Rt *rt)
 {
-	Cuda *c = rt->p->cuda;
-	CudaGraphs *g = c->graphs = NEW(rt->p->arena, CudaGraphs);
-	cuda_must(cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming), "cudaEventCreate");
-	cuda_must(cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming), "cudaEventCreate");
+	rt->p->cuda->graphs = NEW(rt->p->arena, CudaGraphs);
 }
 
 void graph_close(Rt *rt)
 {
 	CudaGraphs *g = rt->p->cuda->graphs;
-	cudaEventDestroy(g->fork);
-	cudaEventDestroy(g->join);
 	for (int k = 0; k < SIZES_MAX; k++)
 		for (int i = 0; i <= PROGRAM_LAST; i++)
 			if (g->of[k][i].exec)
@@ -60,18 +55,11 @@ static void call(Rt *rt, Program program)
 
 static void issue(Rt *rt, Program program)
 {
-	Cuda *c = rt->p->cuda;
-	CudaGraphs *g = c->graphs;
-	cudaStream_t compute = c->stream[CUDA_COMPUTE], copies = c->stream[CUDA_COPY];
 	streams_fork(rt);
-	cuda_must(cudaEventRecord(g->fork, compute), "cudaEventRecord");
-	cuda_must(cudaStreamWaitEvent(copies, g->fork, 0), "cudaStreamWaitEvent");
 	trace_program(rt, program);
 	call(rt, program);
 	streams_join(rt);
 	trace_program_end(rt);
-	cuda_must(cudaEventRecord(g->join, copies), "cudaEventRecord");
-	cuda_must(cudaStreamWaitEvent(compute, g->join, 0), "cudaStreamWaitEvent");
 }
 
 static cudaGraphExec_t capture(Rt *rt, Program program)

@@ -75,6 +75,7 @@ void step_open(Rt *rt)
 	cuda_must(cudaEventCreateWithFlags(&t->read, cudaEventDisableTiming), "cudaEventCreate");
 	rt->scalars = &t->state->scalars;
 	first_state(rt, t);
+	copies_open(rt);
 	graph_open(rt);
 }
 
@@ -84,6 +85,7 @@ void step_close(Rt *rt)
 	if (!t)
 		return;
 	graph_close(rt);
+	copies_close(rt);
 	for (int i = 0; i < SLOTS; i++)
 		cudaEventDestroy(t->copied[i]);
 	for (int i = 0; i < DEPTH; i++)
