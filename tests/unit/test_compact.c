@@ -76,7 +76,8 @@ static void same_module(void)
 
 /* ---- copies ---- */
 
-static const char looped[] = "module \"l\" level=MODEL {\n  input \"x\" : f32[2]\n  output \"o\" : f32[2]\n  forward {\n"
+static const char looped[] = "module \"l\" level=MODEL {\n  input \"x\" : f32[2]\n  output \"o\" : f32[2]\n"
+	"  forward {\n"
 	"    %x : f32[2] = input \"x\"\n    %y : f32[2] = loop %x {states=1, stacked=0, steps=3} do {\n"
 	"      %a : f32[2] = argument {index=0}\n      %n : f32[2] = neg %a\n      yield %n\n    }\n"
 	"    output \"o\" %y\n  }\n}\n";
