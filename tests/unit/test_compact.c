@@ -1,5 +1,5 @@
 /* Suite compact: compacting moves a module's ops without changing the module, and leaves no pointer into the old
- * memory. */
+ * memory; a copy is the same module, and what is done to it is not done to the original. */
 #include "ir/ir.h"
 #include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
@@ -74,8 +74,53 @@ static void same_module(void)
 	ir_module_free(m);
 }
 
+/* ---- copies ---- */
+
+static const char looped[] = "module \"l\" level=MODEL {\n  input \"x\" : f32[2]\n  output \"o\" : f32[2]\n"
+	"  forward {\n"
+	"    %x : f32[2] = input \"x\"\n    %y : f32[2] = loop %x {states=1, stacked=0, steps=3} do {\n"
+	"      %a : f32[2] = argument {index=0}\n      %n : f32[2] = neg %a\n      yield %n\n    }\n"
+	"    output \"o\" %y\n  }\n}\n";
+
+static void same_copy(const char *of)
+{
+	Diag d = {.out = stderr};
+	Arena *a = arena_new();
+	Module *m = parsed(of), *copy = ir_copy(m);
+	const char *was = ir_text(m, a);
+	Buf before = {0}, after = {0};
+	CU_ASSERT(ir_verify(copy, NULL, &d));
+	CU_ASSERT_STRING_EQUAL(ir_text(copy, a), was);
+	CU_ASSERT_EQUAL(copy->n_values, m->n_values);
+	CU_ASSERT_EQUAL(value_named(copy, "x")->id, value_named(m, "x")->id);
+	CU_ASSERT_PTR_NOT_EQUAL(value_named(copy, "x")->op->sym, value_named(m, "x")->op->sym);
+	list_users(value_named(m, "x"), &before);
+	list_users(value_named(copy, "x"), &after);
+	CU_ASSERT_STRING_EQUAL(after.at, before.at);
+	Builder b = {.m = copy, .section = SEC_FORWARD, .before = copy->last[SEC_FORWARD],
+		.loc = value_named(copy, "x")->op->loc};
+	Value *now = ir_emit1(&b, OP_EXP, value_named(copy, "x"));
+	ir_replace_uses(value_named(copy, "y"), now);
+	CU_ASSERT(ir_verify(m, NULL, &d));
+	CU_ASSERT_STRING_EQUAL(ir_text(m, a), was);
+	CU_ASSERT_STRING_NOT_EQUAL(ir_text(copy, a), was);
+	ir_module_free(copy);
+	CU_ASSERT_STRING_EQUAL(ir_text(m, a), was);
+	ir_module_free(m);
+	buf_free(&before);
+	buf_free(&after);
+	arena_free(a);
+}
+
+static void copies(void)
+{
+	same_copy(text);
+	same_copy(looped);
+}
+
 void suite_compact(void)
 {
 	CU_pSuite s = CU_add_suite("compact", NULL, NULL);
 	CU_add_test(s, "the same text, lists of uses and rules", same_module);
+	CU_add_test(s, "a copy", copies);
 }
