@@ -535,8 +535,9 @@ static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 		bool fits = false, values = elsewhere[i].acts, alone = values && !elsewhere[i].offload;
 		choice.pick[KNOB_OFFLOAD] = elsewhere[i].offload;
 		choice.pick[KNOB_ACTS] = elsewhere[i].acts;
-		if ((enough && !alone) || elsewhere[i].offload >= most_picks(s, KNOB_OFFLOAD)
-				|| elsewhere[i].acts >= most_picks(s, KNOB_ACTS))
+		if (enough && !alone)
+			break;
+		if (elsewhere[i].offload >= most_picks(s, KNOB_OFFLOAD) || elsewhere[i].acts >= most_picks(s, KNOB_ACTS))
 			continue;
 		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits && !(k && values && some); k++) {
 			choice.pick[KNOB_REMAT] = k;
