@@ -24,8 +24,8 @@ extern const ChangeKindInfo change_kind_info[CHANGE_KINDS];
 void change_options(ChangeId id, Options *o, Sync *sync);
 /* Why the change cannot be made alone; NULL: it can. */
 const char *change_unfit(ChangeId id, const Options *o);
-/* Plans again, from `start`, with the options as they are but for --memory-limit and --host-limit, which do not hold.  Says nothing;
- * false: they are refused.  pipeline_free frees *out in any case. */
+/* Plans again, from `start`, with the options as they are but for --memory-limit and --host-limit, which do not hold.
+ * Says nothing; false: they are refused.  pipeline_free frees *out in any case. */
 bool change_plan(const Restart *start, const Options *o, Sync sync, Variants *out);
 /* The same, with messages to d. */
 bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d);

@@ -214,8 +214,8 @@ typedef struct Buffer {
 	Value *value;              /* the first value that lives in the buffer */
 	int64_t bytes;             /* a multiple of 64 */
 	int first, last;           /* positions; it is live at both */
-	Place place;               /* REGION_GRAD: a parameter's gradient; of others memory_pack sets the offset in the arena of
-	                              activations or, REGION_HOST, in that of the host */
+	Place place;               /* REGION_GRAD: a parameter's gradient; of others memory_pack sets the offset in
+	                              the arena of activations or, REGION_HOST, in that of the host */
 } Buffer;
 typedef struct Buffers {
 	Buffer *at;

@@ -425,7 +425,7 @@ static void descend(Search *s, const Trial *from)
 	takes(s, at);
 }
 
-/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes, if that is not 0,
+/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes (0: any number)
  * are pinned on the host.  NULL: it chooses nothing, or that is no better. */
 static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinned)
 {

@@ -102,7 +102,7 @@ typedef struct Bound {
 	double seconds;   /* no order of these collectives, and no units, make a step shorter */
 	double roomy;     /* the same if there were room for all that backward gathers again */
 	double beside;    /* of it, seconds that values which are computed again may take for nothing */
-	double copies;    /* seconds that its copies to and from memory of the host take, whatever is computed beside them */
+	double copies;    /* seconds of its copies to and from memory of the host, whatever is computed beside them */
 } Bound;
 /* room: bytes that gathered units may keep after forward so that backward need not gather them again. */
 Bound timeline_bound(const Timeline *t, double room);

@@ -533,8 +533,8 @@ static bool fits_host(const LayoutMemory *memory, const Options *o, Diag *d)
 {
 	bool fits = !o->memory.host_limit || memory->host.total <= o->memory.host_limit;
 	if (!fits)
-		diag_error(d, "--host-limit", "a rank pins %lld bytes of memory of its host, the limit is %lld: %lld of them are "
-			"activations (--offload-acts), %lld optimizer states and parameters (--offload)",
+		diag_error(d, "--host-limit", "a rank pins %lld bytes of memory of its host, the limit is %lld: %lld of them "
+			"are activations (--offload-acts), %lld optimizer states and parameters (--offload)",
 			(long long)memory->host.total, (long long)o->memory.host_limit, (long long)memory->host.activations,
 			(long long)(memory->host.states + memory->host.params));
 	return fits;
