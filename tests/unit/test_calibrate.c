@@ -233,7 +233,8 @@ static void again(void)
 	Options o = options_of(&probe[0]);
 	Variants v = {{NULL}};
 	PipelineView silent = {.out = stdout};
-	if (!ir_parse_program(probe[0].name, probe[0].text, &v, &d) || !pipeline_run(v.of[VARIANT_ONLY], &o, &silent, NULL, &d))
+	if (!ir_parse_program(probe[0].name, probe[0].text, &v, &d)
+			|| !pipeline_run(v.of[VARIANT_ONLY], &o, &silent, NULL, &d))
 		UNIT_END("a probe does not compile");
 	const Module *m = v.of[VARIANT_ONLY];
 	Measured then = measure_all(&h, m, &o, 2, 0.5, a), now = measure_all(&h, m, &o, 1, 1, a),
