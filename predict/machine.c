@@ -169,7 +169,8 @@ static bool read_kernel(Reader *r, const char *at, json_t *row, MachineKernel *k
 	return read_plain(r, at, row, "special", 0, work_most, &k->special) && k->op && ok;
 }
 
-static bool read_whole(Reader *r, const char *at, const json_t *row, const char *key, double least, double most, int *out)
+static bool read_whole(Reader *r, const char *at, const json_t *row, const char *key, double least, double most,
+	int *out)
 {
 	double x = 0;
 	bool ok = read_plain(r, at, row, key, least, most, &x);

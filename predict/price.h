@@ -7,7 +7,7 @@
 
 typedef struct Price Price;
 
-/* How ops run: how the host is shared, and how many times as long they take since ranks take turns and wait for others. */
+/* How ops run: how the host is shared, and how many times as long they take since ranks take turns and wait. */
 typedef struct PriceOf {
 	const Machine *machine;
 	MachineLayout running;

@@ -526,8 +526,8 @@ static const struct { int offload, acts; } elsewhere[] = {{0, 0}, {1, 0}, {0, 1}
 
 /* Plans a choice and, where that does not fit, the same with recomputation or with more in memory of the host, up to
  * the first of each that fits: what gives more room than is needed takes longer.  So values that lie there are computed
- * again only where nothing else fits, and more lies there than they only where neither they nor the rest alone is enough
- * to recompute nothing.  False: none may fit, whatever its units are. */
+ * again only where nothing else fits, and more lies there than they only where neither they nor the rest alone is
+ * enough to recompute nothing.  False: none may fit, whatever its units are. */
 static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 {
 	bool may = false, enough = false, some = false;
