@@ -131,10 +131,15 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 
 /* ---- ranks that wait for each other ---- */
 
+static bool same_layout(MachineLayout x, MachineLayout y)
+{
+	return x.ranks == y.ranks && x.threads == y.threads;
+}
+
 static MeasuredSkew *skew_of(Measured *all, MachineLayout l, Arena *a)
 {
 	int i = 0;
-	while (i < all->skew.n && (all->skew.at[i].row.layout.ranks != l.ranks || all->skew.at[i].row.layout.threads != l.threads))
+	while (i < all->skew.n && !same_layout(all->skew.at[i].row.layout, l))
 		i++;
 	if (i == all->skew.n)
 		vec_push(a, &all->skew, ((MeasuredSkew){.row.layout = l}));
@@ -163,14 +168,14 @@ static void join_skew(Measured *all, const MachineSkew *old, Arena *a)
 
 /* ---- an older file ---- */
 
-/* Ops of one layout that both files know: what they take in a step of the program that was measured now, then and now. */
+/* Ops of one layout that both files know: what they take in a step of the program that was measured now. */
 typedef struct Sum { MachineLayout layout; double then, now; } Sum;
 typedef VEC(Sum) Sums;
 
 static Sum *sum_of(Sums *sums, MachineLayout l, Arena *a)
 {
 	int i = 0;
-	while (i < sums->n && (sums->at[i].layout.ranks != l.ranks || sums->at[i].layout.threads != l.threads))
+	while (i < sums->n && !same_layout(sums->at[i].layout, l))
 		i++;
 	if (i == sums->n)
 		vec_push(a, sums, ((Sum){.layout = l}));
