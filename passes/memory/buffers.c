@@ -212,7 +212,8 @@ static bool is_collected(const Op *collect, int k, const Value *first, const Sym
 }
 
 /* Puts the first gradient that can live in its parameter's place in the flat there; pass memory copies the others.
- * From the collect on the flat belongs to the collective, so a value that is read later cannot live there. */
+ * From the collect on the flat belongs to the collective, so a value that is read later cannot live there; nor can one
+ * that overwrites what forward left, also where that was copied in again: the flat begins later. */
 static void place_gradients(Buffers *b, const Op *collect)
 {
 	const Unit *u = collect->unit;
@@ -222,7 +223,8 @@ static void place_gradients(Buffers *b, const Op *collect)
 			continue;
 		Value *v = op_in(collect, k++);
 		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
-		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
+		const Op *begin = at ? at->value->op : NULL;
+		if (!at || at->place.region != REGION_ACT || begin->section < SEC_BACKWARD || begin->kind == OP_RELOAD)
 			continue;
 		if (at->last == collect->order && is_collected(collect, k - 1, at->value, s))
 			at->place = gradient_place(s);
