@@ -271,7 +271,7 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	Machine *machine = NULL;
 	PipelineView silent = {0};
 	SearchBatch *batch = NEW_N(a, SearchBatch, SEARCH_BATCHES);
-	o.memory.memory_limit = 0;
+	o.memory.memory_limit = o.memory.host_limit = 0;
 	o.sharding.wrap.n = 0;
 	if (remat_mode(o.memory.remat) == REMAT_AUTO) {
 		o.memory.remat = NULL;
@@ -282,6 +282,8 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	ChooseAgain context = {.asked = o};
 	if (!predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d))
 		return NULL;
+	if (options_cuda(&o))
+		machine_limit_host(machine, given->memory.host_limit);
 	int n = begin_batches(batch, &o, machine, a, d);
 	if (!n) {
 		forget_batches(batch);

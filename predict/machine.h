@@ -61,6 +61,14 @@ static inline int64_t machine_overpins(const Machine *m, int64_t bytes)
 	return most > 0 && (double)bytes > most ? bytes - (int64_t)most : 0;
 }
 
+/* A rank may pin no more than `most` bytes of memory of its host, whatever the file says; 0: as the file says. */
+static inline void machine_limit_host(Machine *m, int64_t most)
+{
+	double *has = &m->of[MACHINE_HOST_MEMORY];
+	if (most)
+		*has = *has > 0 && *has < (double)most ? *has : (double)most;
+}
+
 /* What a measured kernel is found by. */
 const char *machine_key(MachineLayout l, bool tf32, const char *op, Arena *a);
 /* The communicator of a row that names none, and of ranks on one host that are told none. */

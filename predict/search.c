@@ -615,7 +615,7 @@ static void count_parameters(Search *s)
 			s->parameters += type_bytes(&m->symbols[i]->type);
 }
 
-/* What the smallest plan that was found needs, when none is within --memory-limit. */
+/* What the smallest plan that was found needs, when none is within --memory-limit and what a rank may pin. */
 static void refuse_limit(const Search *s, Diag *d)
 {
 	const LayoutMemory *l = &s->best->of.memory;
@@ -628,6 +628,12 @@ static void refuse_limit(const Search *s, Diag *d)
 		all = arena_printf(s->a, "%s%s%s %s", all, i ? ", " : "", part[i].what, plan_human(s->a, part[i].bytes));
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
+	if (l->total <= s->limit) {
+		diag_error(d, "--wrap", "no plan that auto tried is within --memory-limit and the %lld bytes of memory of its "
+			"host that a rank may pin; the least needs %lld of these, by%s", (long long)s->m->of[MACHINE_HOST_MEMORY],
+			(long long)l->host.total, how);
+		return;
+	}
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
 		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)s->best->of.memory.total, how, all,
 		s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ", offloaded ? " and --loss-chunk=auto"
