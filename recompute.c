@@ -436,6 +436,16 @@ static void say(Search *s, Set *x, int next_at)
 		plan(s, &next), percent(s, next.of.seconds - x->of.seconds));
 }
 
+/* Of the plans that were made, the least that a rank pins of memory of its host. */
+static int64_t least_pinned(const Search *s)
+{
+	int64_t least = INT64_MAX;
+	for (int k = 0; k < s->path.n; k++)
+		if (s->path.at[k].planned)
+			least = MIN(least, s->path.at[k].memory.host.total);
+	return least;
+}
+
 static void refuse(Search *s)
 {
 	const Set *least = &s->path.at[0];
@@ -445,6 +455,10 @@ static void refuse(Search *s)
 	const LayoutMemory *m = &least->memory;
 	if (m->total == INT64_MAX)
 		diag_error(s->d, "--remat", "auto found no plan: leave it out to see why");
+	else if (m->total <= s->o->memory.memory_limit)
+		diag_error(s->d, "--host-limit", "the limit is %" PRId64 " bytes, and %s a rank pins at least %" PRId64 " of "
+			"memory of its host", s->o->memory.host_limit, s->path.n > 1 ? "with recomputing"
+			: "nothing can be recomputed for it:", least_pinned(s));
 	else
 		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and %s the plan needs at least %" PRId64
 			" at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
