@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import onnx
-import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
@@ -91,7 +90,7 @@ def samples(steps):
     return (draw.standard_normal((SAMPLES, steps, INPUTS)).astype("f4"), draw.standard_normal((SAMPLES, WIDTH)).astype("f4"))
 
 
-def forward(kind, w, x):
+def forward(torch, kind, w, x):
     h = w["h0"].expand(x.shape[0], WIDTH)
     c, ys, n = -h, [], x.shape[1]
     for t in range(n):
@@ -108,13 +107,15 @@ def forward(kind, w, x):
 
 
 def train(kind, steps):
+    import torch  # the other commands do without what takes seconds to load
+    torch.set_num_threads(1)
     w = {k: torch.tensor(v, dtype=torch.float64, requires_grad=True) for k, v in weights(kind, steps).items()}
     x, y = (torch.tensor(v, dtype=torch.float64) for v in samples(steps))
     descent = torch.optim.SGD(w.values(), lr=LR)
     for k in range(STEPS):
         part = slice(8 * k, 8 * k + 8)
         descent.zero_grad()
-        torch.nn.functional.mse_loss(forward(kind, w, x[part]), y[part]).backward()
+        torch.nn.functional.mse_loss(forward(torch, kind, w, x[part]), y[part]).backward()
         descent.step()
     save_file({k: v.detach().numpy() for k, v in w.items()}, f"{kind}-{steps}.safetensors")
 
@@ -160,7 +161,6 @@ def lookup(steps=7):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     if sys.argv[1] == "models":
         for kind, lengths in SIZES.items():
             for steps in lengths:
