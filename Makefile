@@ -202,20 +202,22 @@ parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/noise.py $(BUILD)/shardc $(BUILD)/parity/noise
 	$(PYTHON) tests/parity/quantized.py $(BUILD)/shardc $(BUILD)/parity
 
+# A stamp for each list of models.
+SIZES_READY := $(BUILD)/sizes/ready$(SIZED:%=-%)
 ## sizes: plans of Llama-3 8B to 405B, Qwen2.5, GPT-2 XL, ViT-g and ResNet-152 against closed forms and docs/sizes.md
 ##   (SIZES=--write writes its table; SIZED=llama3-8b,gpt2-xl: these alone); small ones of them against PyTorch (three
 ##   minutes)
-sizes: all $(BUILD)/sizes/ready
+sizes: all $(SIZES_READY)
 	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZED:%=--models %) $(SIZES)
 	$(PYTHON) tests/sizes/train.py $(BUILD)/shardc $(BUILD)/sizes/train
 ## schedulers: --wrap=auto against the schedules of FSDP2 and SimpleFSDP, played for Llama-3 8B on 8 to 1,024 GPUs
-schedulers: all $(BUILD)/sizes/ready
+schedulers: all $(SIZES_READY)
 	$(PYTHON) tests/predict/schedulers.py $(BUILD)/shardc $(BUILD)/sizes machines
 ## published: predicted steps beside published speeds of training on A100, H100 and H200, from machines/ alone (five
 ##   minutes; PUBLISHED=--quick: a few of them)
 published: all $(VENV)/ready
 	$(PYTHON) tests/predict/published.py $(BUILD)/shardc $(BUILD)/published machines $(PUBLISHED)
-$(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
+$(SIZES_READY): tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
 	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check $(SIZED:%=--models %)
 	touch $@
 

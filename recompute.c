@@ -14,6 +14,7 @@
 #include "recompute.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "passes/changes.h"
@@ -314,8 +315,8 @@ static int first_fitting(Search *s)
  * in the middle. */
 static int next_blocks(const Search *s, int low, int high, int64_t above, int64_t below, int tried)
 {
-	int64_t over = above - s->o->memory.memory_limit, step = above - below;
-	int guess = tried % 2 == 0 && step > 0 ? low + (int)ceil_div(over * (high - low), step) : low + (high - low) / 2;
+	double over = (double)above - (double)s->o->memory.memory_limit, step = (double)above - (double)below;
+	int guess = tried % 2 == 0 && step > 0 ? low + (int)ceil(over / step * (high - low)) : low + (high - low) / 2;
 	return MIN(MAX(guess, low + 1), high - 1);
 }
 

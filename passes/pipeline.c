@@ -186,7 +186,7 @@ static void keep_restart(Restart *r, const Module *m, const PassVec *todo, int i
 	RestartAt *at = first ? &r->at : &r->late;
 	ir_module_free(at->m);
 	*at = (RestartAt){pipeline_copy(m), arena_strdup(r->arena, rest.at)};
-	r->of_late = *o;
+	r->of_late = first ? r->of_late : *o;
 	buf_free(&rest);
 }
 

@@ -298,6 +298,20 @@ double machine_skew(const Machine *m, MachineLayout l)
 	return l.ranks > 1 && found ? found->times : 1;
 }
 
+/* Members that are lists of measured rows, which files that are like another do not take from it. */
+static const struct { const char *key; void (*read)(Reader *r, json_t *list); } lists[] = {
+	{"kernels", read_kernels}, {"collectives", read_collectives}, {"skew", read_skews},
+};
+
+/* The number of the list with this key; COUNT_OF(lists): there is none. */
+static int list_named(const char *key)
+{
+	int i = 0;
+	while (i < COUNT_OF(lists) && strcmp(lists[i].key, key))
+		i++;
+	return i;
+}
+
 static void read_device(Reader *r, const json_t *v)
 {
 	const char *text = json_string_value(v);
@@ -308,9 +322,11 @@ static void read_device(Reader *r, const json_t *v)
 
 static void unknown_key(const Reader *r, const char *key)
 {
-	const char *names[MACHINE_NUMBERS + 6] = {"name", "device", "like", "kernels", "collectives", "skew"};
+	const char *names[MACHINE_NUMBERS + 3 + COUNT_OF(lists)] = {"name", "device", "like"};
+	for (int i = 0; i < COUNT_OF(lists); i++)
+		names[3 + i] = lists[i].key;
 	for (int i = 0; i < MACHINE_NUMBERS; i++)
-		names[6 + i] = info[i].key;
+		names[3 + COUNT_OF(lists) + i] = info[i].key;
 	const char *near = near_word(key, names, COUNT_OF(names));
 	diag_error(r->d, at_number(r, key), near ? "unknown member; did you mean \"%s\"?"
 		: "unknown member%s; docs/prediction.md lists all", near ? near : "");
@@ -321,17 +337,13 @@ static void read_members(Reader *r, json_t *root)
 	const char *key;
 	json_t *v;
 	json_object_foreach(root, key, v) {
-		int n = 0;
+		int n = 0, list = list_named(key);
 		while (n < MACHINE_NUMBERS && strcmp(info[n].key, key))
 			n++;
 		if (n < MACHINE_NUMBERS)
 			read_number(r, v, (MachineNumber)n);
-		else if (!strcmp(key, "kernels"))
-			read_kernels(r, v);
-		else if (!strcmp(key, "collectives"))
-			read_collectives(r, v);
-		else if (!strcmp(key, "skew"))
-			read_skews(r, v);
+		else if (list < COUNT_OF(lists))
+			lists[list].read(r, v);
 		else if (strcmp(key, "name") && strcmp(key, "device") && strcmp(key, "like"))
 			unknown_key(r, key);
 	}
@@ -422,8 +434,7 @@ static bool inherit(Reader *r, json_t *root, const char *path)
 	const char *key;
 	json_t *v;
 	json_object_foreach(base, key, v) {
-		if (!ok || !strcmp(key, "name") || !strcmp(key, "kernels") || !strcmp(key, "collectives")
-				|| !strcmp(key, "skew"))
+		if (!ok || !strcmp(key, "name") || list_named(key) < COUNT_OF(lists))
 			continue;
 		bool own = json_object_get(root, key);
 		if (!own)

@@ -48,8 +48,7 @@ typedef struct PredictOf {
 	const Answers *answers; /* NULL: nothing is asked */
 } PredictOf;
 /* Prints the prediction of the program's largest size in the format of o, and the answers, and writes --trace; false
- * after messages.  --global-batch must divide.  In JSON these are members of the plan's object, each ended by ",
-". */
+ * after messages.  --global-batch must divide.  In JSON these are members of the plan's object, each ended by ",\n". */
 bool predict_show(FILE *f, const PredictOf *of, const Options *o, Diag *d);
 /* Writes the prediction of a step of so many micro-batches, of the largest size, as a trace (docs/trace.md), in which
  * those between the first and the last are there once. */

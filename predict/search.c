@@ -1,62 +1,17 @@
 /* predict/search.c: which options make the fastest plan that fits. */
-#include "predict/search.h"
+#include "predict/searching.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "passes/changes.h"
-#include "predict/private.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
 #define HIDDEN 0.8      /* of the time of forward, that copies out may take and cost next to nothing */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
-enum { VALUES_MAX = 13, TRIALS_MAX = 400, ROUNDS_MAX = 3, AGAIN_MAX = 2 };
-enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
-
-typedef enum KnobId {
-#define KNOB(id, ...) KNOB_##id,
-#include "predict/search.def"
-	KNOBS
-} KnobId;
-
-typedef struct Knob {
-	const char *option;
-	bool open;                   /* the user left it to the search */
-	const char *value[VALUES_MAX];
-	bool further[VALUES_MAX];    /* than the value in front of it */
-	int n;
-} Knob;
-
-/* A plan that was tried. */
-typedef struct Trial {
-	int pick[KNOBS];             /* of the values of each knob; those that are not open have 0 */
-	const char *keep;            /* regular expression of units that stay gathered after forward; NULL: none more */
-	bool refused;
-	Played of;
-	int64_t over;                /* bytes beyond the limit, and beyond what may be pinned on the host */
-	double bound;                /* of plans with its strategy and recomputation or, if it has none, with any */
-} Trial;
-
-typedef VEC(const Trial *) TrialVec;
-
-struct Search {
-	SearchFrom from;
-	Options given;
-	Sync sync;
-	const Machine *m;
-	Arena *a;
-	int64_t limit, parameters;   /* bytes */
-	int64_t group[LARGER_MAX + SMALLER_MAX]; /* ranks of a group of hybrid_shard */
-	int n_groups;
-	Knob knob[KNOBS];
-	Trial *trial[TRIALS_MAX];
-	int n;
-	const Trial *best;
-	Price *price[SEARCH_BATCHES]; /* by micro-batch; NULL: nothing had to be computed again so far */
-	double bound;
-};
+enum { ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
 /* ---- numbers that divide another ---- */
 
@@ -184,32 +139,30 @@ static const SearchBatch *batch_of(const Search *s, const Trial *t)
 	return &s->from.batch[t->pick[KNOB_BATCH]];
 }
 
-/* Whether the plan has this knob's option; those that do without have what holds without it. */
-static bool says(const Search *s, const Trial *t, int k)
+bool search_says(const Search *s, const Trial *t, int k)
 {
 	return s->knob[k].open && (t->pick[k] || k == KNOB_WRAP || k == KNOB_BATCH);
 }
 
-/* The micro-batches of a step: several of them want --accum=many, which goes with them where the user did not say. */
-static int64_t micro_batches(const Search *s, const Trial *t)
+int64_t search_micro_batches(const Search *s, const Trial *t)
 {
 	Options o = s->given;
 	o.graph.accum = search_may_many(&o) ? ACCUM_MANY : ACCUM_ONE;
 	return predict_micro_batches(&o, batch_of(s, t)->size);
 }
 
-static bool adds_many(const Search *s, const Trial *t)
+bool search_adds_many(const Search *s, const Trial *t)
 {
-	return !s->given.given.accum && micro_batches(s, t) > 1;
+	return !s->given.given.accum && search_micro_batches(s, t) > 1;
 }
 
 static Options options_of(const Search *s, const Trial *t)
 {
 	Options o = s->given;
-	if (adds_many(s, t))
+	if (search_adds_many(s, t))
 		o.graph.accum = ACCUM_MANY;
 	for (int k = 0; k < KNOBS; k++)
-		if (says(s, t, k))
+		if (search_says(s, t, k))
 			set_knob((KnobId)k, &o, s->knob[k].value[t->pick[k]]);
 	if (t->keep)
 		o.sharding.unit_strategy = (OptionList){.at = {arena_printf(s->a, "%s=shard_grad_op", t->keep)}, .n = 1};
@@ -226,7 +179,7 @@ static Sync sync_of(const Search *s, const Options *o)
 /* The least seconds of a step in which plans with this trial's micro-batch free so many bytes by recomputing. */
 static double price_of_step(const Search *s, const Trial *x, double bytes)
 {
-	return (double)micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
+	return (double)search_micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
 }
 
 /* The least of a trial where it frees so many bytes by recomputing: what that takes beside its collectives, or what
@@ -235,7 +188,7 @@ typedef struct Least { double computing, copying; } Least;
 static Least least_of(const Search *s, const Trial *x, double bytes)
 {
 	const Bound *b = &x->of.bound;
-	double both_ways = b->copies > 0 ? 2 * bytes * (double)micro_batches(s, x) / s->m->of[MACHINE_HOST] : 0;
+	double both_ways = b->copies > 0 ? 2 * bytes * (double)search_micro_batches(s, x) / s->m->of[MACHINE_HOST] : 0;
 	return (Least){bytes > 0 ? bound_recomputing(b, price_of_step(s, x, bytes)) : b->seconds, b->copies - both_ways};
 }
 
@@ -278,11 +231,6 @@ static void try_plan(Search *s, Trial *x)
 	x->refused = !predict_played(&batch_of(s, x)->start, &o, sync_of(s, &o), s->m, s->limit, &x->of);
 	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0) + machine_overpins(s->m, x->of.memory.host.total);
 	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
-}
-
-static bool same_text(const char *x, const char *y)
-{
-	return x && y ? !strcmp(x, y) : x == y;
 }
 
 /* Plans with these choices, once. */
@@ -466,7 +414,7 @@ static const Trial *recompute_some(Search *s, const TrialVec *from)
 	if (!x || (s->best && !s->best->over && x->bound >= s->best->of.seconds * (1 - NEGLIGIBLE)))
 		return NULL;
 	const struct LayoutHost *host = &x->of.memory.host;
-	double hidden = HIDDEN * x->of.forward / (double)micro_batches(s, x) * s->m->of[MACHINE_HOST];
+	double hidden = HIDDEN * x->of.forward / (double)search_micro_batches(s, x) * s->m->of[MACHINE_HOST];
 	double most = MIN(hidden + (double)(host->total - host->activations), s->m->of[MACHINE_HOST_MEMORY]);
 	return (double)host->total > most ? recompute_within(s, x, MAX((int64_t)most, 1)) : NULL;
 }
@@ -687,117 +635,4 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 		return NULL;
 	}
 	return s;
-}
-
-/* ---- output ---- */
-
-static const char **options_text(const Search *s, const Trial *x)
-{
-	const char **text = NEW_N(s->a, const char *, KNOBS + 3);
-	int n = 0;
-	for (int k = 0; k < KNOBS; k++)
-		if (says(s, x, k))
-			text[n++] = arena_printf(s->a, "%s=%s", s->knob[k].option, s->knob[k].value[x->pick[k]]);
-	if (adds_many(s, x))
-		text[n++] = "--accum=many";
-	if (x->keep)
-		text[n++] = arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep);
-	return text;
-}
-
-const char *const *search_options(const Search *s)
-{
-	return options_text(s, s->best);
-}
-
-const char *search_flags(const Search *s)
-{
-	const Trial *x = s->best;
-	int64_t n = micro_batches(s, x);
-	const char *accum = n > 1 ? arena_printf(s->a, "--accum %" PRId64, n) : "";
-	return !says(s, x, KNOB_SHARD_SIZE) ? accum : arena_printf(s->a, "%s%s--shard-size %s", accum, *accum ? " " : "",
-		s->knob[KNOB_SHARD_SIZE].value[x->pick[KNOB_SHARD_SIZE]]);
-}
-
-int64_t search_over(const Search *s)
-{
-	return s->best->over;
-}
-
-/* Whether x differs from the best plan in one choice. */
-static bool one_other(const Search *s, const Trial *x, int *knob)
-{
-	int n = !same_text(x->keep, s->best->keep);
-	*knob = KNOBS;
-	for (int k = 0; k < KNOBS; k++)
-		if (x->pick[k] != s->best->pick[k]) {
-			*knob = k;
-			n++;
-		}
-	return n == 1 && !x->refused;
-}
-
-static const char *other_text(const Search *s, const Trial *x, int knob)
-{
-	if (knob == KNOBS)
-		return x->keep ? arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep) : "without --unit-strategy";
-	const char *value = s->knob[knob].value[x->pick[knob]];
-	return *value ? arena_printf(s->a, "%s=%s", s->knob[knob].option, value)
-		: arena_printf(s->a, "without %s", s->knob[knob].option);
-}
-
-static void text_trial(FILE *f, const Search *s, const Trial *x, int knob)
-{
-	fprintf(f, "  %-46s %12.3f %+8.2f%% %12s%s\n", other_text(s, x, knob), x->of.seconds * 1e3,
-		100 * (x->of.seconds / s->best->of.seconds - 1), plan_human(s->a, x->of.memory.total),
-		x->over ? ", too much" : "");
-}
-
-void search_text(FILE *f, const Search *s)
-{
-	fprintf(f, "\n--wrap=auto made and played %d plans%s and chose\n ", s->n,
-		s->n == TRIALS_MAX ? ", the most that it makes," : "");
-	for (const char *const *o = search_options(s); *o; o++) {
-		fputc(' ', f);
-		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
-	}
-	if (*search_flags(s))
-		fprintf(f, "\n  the binary then wants %s", search_flags(s));
-	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
-		"at most %.2f%%\n", s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
-	if (s->best->over)
-		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
-	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");
-	for (int i = 0, knob; i < s->n; i++)
-		if (one_other(s, s->trial[i], &knob))
-			text_trial(f, s, s->trial[i], knob);
-	if (s->given.what.ask)
-		fprintf(f, "  what --ask answers is of this plan: an answer's options go with those that auto chose, in place "
-			"of those of the same name\n");
-}
-
-static void json_options(FILE *f, const Search *s, const Trial *x)
-{
-	const char *const *o = options_text(s, x);
-	fputs("[", f);
-	for (int i = 0; o[i]; i++)
-		fprintf(f, "%s\"%s\"", i ? ", " : "", str_escape(s->a, ESCAPE_JSON, o[i]));
-	fputs("]", f);
-}
-
-void search_json(FILE *f, const Search *s)
-{
-	fprintf(f, "  \"search\": {\n    \"bound_ms\": %.6g, \"gap\": %.4g, \"limit\": %" PRId64 ", \"options\": ",
-		s->bound * 1e3, s->best->of.seconds / s->bound - 1, s->limit);
-	json_options(f, s, s->best);
-	fprintf(f, ",\n    \"flags\": \"%s\", \"plans\": [", search_flags(s));
-	for (int i = 0, n = 0; i < s->n; i++) {
-		if (s->trial[i]->refused)
-			continue;
-		fprintf(f, "%s\n      {\"step_ms\": %.6g, \"total\": %" PRId64 ", \"fits\": %s, \"options\": ", n++ ? "," : "",
-			s->trial[i]->of.seconds * 1e3, s->trial[i]->of.memory.total, s->trial[i]->over ? "false" : "true");
-		json_options(f, s, s->trial[i]);
-		fputs("}", f);
-	}
-	fputs("\n    ]\n  },\n", f);
 }
