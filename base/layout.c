@@ -9,6 +9,7 @@
 
 #include "base/collectives.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 const StrategyInfo strategy_info[STRATEGY_COUNT] = {
@@ -481,23 +482,44 @@ LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)
 	return sum;
 }
 
-/* All ranks that own nothing need the same, so only the owners and the first of the others are measured. */
+/* Appends to a list of units another one: lists have numbers, 0 is the empty one, and units that need the same memory
+ * are the same unit here.  Returns the number of the longer list. */
+static int longer_list(Map *lists, int list, const LayoutUnit *u)
+{
+	Buf key = {0};
+	buf_printf(&key, "%d %d %d %d %d %d", list, u->strategy, u->grad_slot, u->own_region, u->apart, u->offload);
+	for (int i = 0; i < u->n_flats; i++) {
+		const LayoutFlat *f = &u->flat[i];
+		buf_printf(&key, ", %" PRId64 " %d %d %d %d %d %d %d %d %d", f->numel, f->dtype, f->trainable, f->param, f->grad,
+			f->reduce, f->kept, f->bcast, f->master, f->away);
+	}
+	if (map_add(lists, key.at))
+		map_put(lists, key.at, (void *)(intptr_t)map_count(lists));
+	list = (int)(intptr_t)map_get(lists, key.at);
+	buf_free(&key);
+	return list;
+}
+
+/* Ranks that own units of the same sizes in the same order need the same, so the first of them is measured. */
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who)
 {
 	LayoutRank r = {0, who->world, who->shard_size};
-	int64_t most = -1, at = 0, last = -1; /* all behind the last owner own nothing, and are alike */
+	int64_t most = -1, at = 0, ends = 0; /* all ranks from ends on own nothing */
 	for (int i = 0; i < m->n_units; i++)
-		if (has_owner(&m->unit[i]) && m->unit[i].owner < who->world)
-			last = MAX(last, m->unit[i].owner);
+		if (has_owner(&m->unit[i]))
+			ends = MAX(ends, m->unit[i].owner + 1);
+	ends = MIN(ends + 1, who->world);
 	Arena *a = arena_new();
-	bool *owns = NEW_N(a, bool, last + 2), asked = false;
+	Map *lists = map_new(a);
+	int *owns = NEW_N(a, int, ends); /* rank -> number of the list of units that it owns */
 	for (int i = 0; i < m->n_units; i++)
-		if (has_owner(&m->unit[i]) && m->unit[i].owner >= 0 && m->unit[i].owner < who->world)
-			owns[m->unit[i].owner] = true;
-	for (; r.rank < MIN(r.world, last + 2); r.rank++) {
-		if (!owns[r.rank] && asked)
+		if (has_owner(&m->unit[i]) && m->unit[i].owner >= 0 && m->unit[i].owner < ends)
+			owns[m->unit[i].owner] = longer_list(lists, owns[m->unit[i].owner], &m->unit[i]);
+	bool *measured = NEW_N(a, bool, map_count(lists) + 1);
+	for (; r.rank < ends; r.rank++) {
+		if (measured[owns[r.rank]])
 			continue;
-		asked = asked || !owns[r.rank];
+		measured[owns[r.rank]] = true;
 		int64_t total = layout_memory(m, &r).total;
 		at = total > most ? r.rank : at;
 		most = MAX(total, most);

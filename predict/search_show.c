@@ -27,8 +27,10 @@ const char *search_flags(const Search *s)
 	const Trial *x = s->best;
 	int64_t n = search_micro_batches(s, x);
 	const char *accum = n > 1 ? arena_printf(s->a, "--accum %" PRId64, n) : "";
-	return !search_says(s, x, KNOB_SHARD_SIZE) ? accum : arena_printf(s->a, "%s%s--shard-size %s", accum, *accum ? " " : "",
-		s->knob[KNOB_SHARD_SIZE].value[x->pick[KNOB_SHARD_SIZE]]);
+	if (!search_says(s, x, KNOB_SHARD_SIZE))
+		return accum;
+	const char *size = s->knob[KNOB_SHARD_SIZE].value[x->pick[KNOB_SHARD_SIZE]];
+	return arena_printf(s->a, "%s%s--shard-size %s", accum, *accum ? " " : "", size);
 }
 
 int64_t search_over(const Search *s)
