@@ -35,8 +35,8 @@ static const struct Rates { double flops, bytes; } rates[] = {
 
 typedef struct Figures { double seconds; int64_t bytes; } Figures; /* of computing again; kept of blocks */
 typedef struct Set {
-	bool *has;               /* by class: the first `blocks` blocks recompute it, */
-	const bool *rest;        /* and the blocks behind them these classes only; NULL: the same */
+	bool *has;               /* by class: the blocks whose turn is before `blocks` recompute it, */
+	const bool *rest;        /* and the other blocks these classes only; NULL: the same */
 	int blocks;
 	Figures of;
 	LayoutMemory memory; bool planned;
@@ -53,6 +53,7 @@ struct Recompute {
 	Remat *r;
 	RematClasses classes;
 	int *class_of;           /* by Value.id; -1: of none */
+	int *turn;               /* by block: when it begins to recompute what some blocks do */
 	double *seconds;         /* by Op.order, of the forward */
 	double computing;        /* seconds of forward and backward */
 	int *seen, round;        /* by Value.id: the round of kept_bytes in which it was counted */
@@ -113,13 +114,19 @@ static bool is_partial(const Set *x, int k)
 	return x->has[k] && x->rest && !x->rest[k];
 }
 
+/* Whether the set has this value of class k. */
+static bool has_value(const Search *s, const Set *x, int k, const Value *v)
+{
+	return x->has[k] && (!is_partial(x, k) || s->turn[s->r->blocks->of_value[v->id]] < x->blocks);
+}
+
 static Figures figures(Search *s, const Set *x)
 {
 	Figures f = {0};
 	for (int k = 0; k < s->classes.n; k++)
 		for (int i = 0; i < s->classes.at[k].n; i++) {
 			const Value *v = s->classes.at[k].value[i];
-			s->r->chosen[v->id] = x->has[k] && (!is_partial(x, k) || s->r->blocks->of_value[v->id] < x->blocks);
+			s->r->chosen[v->id] = has_value(s, x, k, v);
 		}
 	remat_find_wanted(s->r);
 	s->round++;
@@ -220,7 +227,7 @@ static void find_path(Search *s)
 
 static const char *rule_of(const Search *s, const Set *x, int k)
 {
-	const char *partial = is_partial(x, k) ? remat_class_rule(s->r, &s->classes.at[k], x->blocks) : NULL;
+	const char *partial = is_partial(x, k) ? remat_class_rule(s->r, &s->classes.at[k], s->turn, x->blocks) : NULL;
 	return partial ? partial : s->classes.at[k].rule;
 }
 
@@ -320,8 +327,31 @@ static int next_blocks(const Search *s, int low, int high, int64_t above, int64_
 	return MIN(MAX(guess, low + 1), high - 1);
 }
 
-/* A set of the path that keeps to the limit, in as few blocks as that takes, the others as in the set before it.  These
- * are the first blocks, whose values live longest. */
+/* The number whose binary digits, of n's many, are those of i from behind: as i counts up, it goes to and fro. */
+static int mirrored(int i, int n)
+{
+	int out = 0;
+	for (int bit = 1; bit < n; bit *= 2, i /= 2)
+		out = 2 * out + i % 2;
+	return out;
+}
+
+/* Values of the first blocks live longest, so these are the first to recompute.  Those whose values --offload-acts puts
+ * on the host have nothing to free but time to copy, and are the last; of these the next is far from the one before,
+ * so that what is still copied lies evenly among what is not. */
+static void find_turns(Search *s)
+{
+	int n = s->r->blocks->n, next = 0;
+	s->turn = NEW_N(s->a, int, n);
+	for (int i = 0; i < n; i++)
+		if (!offload_has_block(s->o, i, n))
+			s->turn[i] = next++;
+	for (int i = 0; next < n; i++)
+		if (mirrored(i, n) < n && offload_has_block(s->o, mirrored(i, n), n))
+			s->turn[mirrored(i, n)] = next++;
+}
+
+/* A set of the path that keeps to the limit, in as few blocks as that takes, the others as in the set before it. */
 static Set in_few_blocks(Search *s, int at)
 {
 	Set found = s->path.at[at];
@@ -408,7 +438,7 @@ static void say_class(Search *s, const Set *x, int k)
 	const char *rule = rule_of(s, x, k), *cut = strlen(rule) > RULE_SHOWN ? ".." : "";
 	int n = 0;
 	for (int i = 0; i < c->n; i++)
-		n += !is_partial(x, k) || s->r->blocks->of_value[c->value[i]->id] < x->blocks;
+		n += has_value(s, x, k, c->value[i]);
 	diag_note(s->d, "--remat", "recomputes %.*s%s, %s as %s: keeps %s less, takes %.2f %% more",
 		RULE_SHOWN, rule, cut, str_count(s->a, n, "value"), type_str(s->a, &c->value[0]->type),
 		plan_human(s->a, MAX(bytes, 0)), percent(s, x->of.seconds - f.seconds));
@@ -489,6 +519,7 @@ static void begin(Search *s, Module *m)
 {
 	s->r = remat_begin(m, s->a);
 	s->classes = remat_classes(s->r);
+	find_turns(s);
 	s->seen = NEW_N(s->a, int, m->n_values);
 	s->memory = map_new(s->a);
 	s->class_of = NEW_N(s->a, int, m->n_values);

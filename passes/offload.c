@@ -4,8 +4,9 @@
  * that a chosen value is copied out as soon as it is made, that its memory is free once that copy has ended and forward
  * has read it last, and that all ops behind forward read a copy of it that was copied in again.  No other op moves.
  *
- *   choice    block: what blocks leave, but for the last one, whose values are wanted at once; scope: what modules that
- *             match leave.  Values of less than --offload-acts-min bytes stay.
+ *   choice    block: what blocks leave, but for the last one, whose values are wanted at once; block:K: what K of those
+ *             leave, which lie evenly among them from the first on, so that a slow bus has the time of several blocks
+ *             for each; scope: what modules that match leave.  Values of less than --offload-acts-min bytes stay.
  *   window    as many bytes as the block leaves that leaves most.  No more than that are on their way out: a copy is
  *             waited for where the next would be too much.  So it has about a block of computing to end in, and
  *             forward holds the values of one block more than it reads.  The same of copies in: each begins as soon
@@ -100,26 +101,56 @@ static void find_left(Offload *f)
 
 /* ---- the choice ---- */
 
-static const char scope_word[] = "scope:";
+#define ACCEPTED "none|block|block:K|scope:REGEX"
+static const char scope_word[] = "scope:", some_word[] = "block:";
 
-typedef enum OffloadKind { OFFLOAD_NONE, OFFLOAD_BLOCK, OFFLOAD_SCOPE, OFFLOAD_WRONG } OffloadKind;
-static OffloadKind kind_of(const char *text)
+typedef enum OffloadKind { OFFLOAD_NONE, OFFLOAD_BLOCK, OFFLOAD_SOME, OFFLOAD_SCOPE, OFFLOAD_WRONG } OffloadKind;
+typedef struct Choice {
+	OffloadKind kind;
+	const char *pattern;       /* of scope: */
+	int64_t blocks;            /* of block:K */
+} Choice;
+
+static bool begins(const char *text, const char *word)
 {
-	if (!text || !strcmp(text, "none"))
-		return OFFLOAD_NONE;
-	if (!strcmp(text, "block"))
-		return OFFLOAD_BLOCK;
-	return strncmp(text, scope_word, strlen(scope_word)) ? OFFLOAD_WRONG : OFFLOAD_SCOPE;
+	return !strncmp(text, word, strlen(word));
 }
 
-/* Takes the values that the option means, of any size.  regex: NULL for those of blocks. */
-static Lefts find_meant(const Offload *f, const regex_t *regex)
+static Choice choice_of(const char *text)
+{
+	int64_t n = 0;
+	if (!text || !strcmp(text, "none"))
+		return (Choice){.kind = OFFLOAD_NONE};
+	if (!strcmp(text, "block"))
+		return (Choice){.kind = OFFLOAD_BLOCK};
+	if (begins(text, scope_word))
+		return (Choice){.kind = OFFLOAD_SCOPE, .pattern = text + strlen(scope_word)};
+	if (begins(text, some_word) && str_to_size(text + strlen(some_word), false, &n) && n > 0)
+		return (Choice){.kind = OFFLOAD_SOME, .blocks = n};
+	return (Choice){.kind = OFFLOAD_WRONG};
+}
+
+/* Whether block i of n is one of those whose values are meant. */
+static bool takes_block(const Choice *c, int64_t i, int64_t n)
+{
+	int64_t among = n - 1, chosen = c->kind == OFFLOAD_SOME ? c->blocks : c->kind == OFFLOAD_BLOCK ? among : 0;
+	return i >= 0 && i < among && i * chosen % among < chosen;
+}
+
+bool offload_has_block(const Options *o, int block, int n)
+{
+	Choice c = choice_of(o->memory.offload_acts);
+	return takes_block(&c, block, n);
+}
+
+/* Takes the values that the option means, of any size.  regex: that of its modules, NULL: those of blocks. */
+static Lefts find_meant(const Offload *f, const Choice *c, const regex_t *regex)
 {
 	Lefts out = {0};
 	for (int i = 0; i < f->all.n; i++) {
 		Left *x = f->all.at[i];
 		bool meant = regex ? pattern_matches(regex, blocks_scope(f->a, x->v->op->loc))
-			: x->block >= 0 && x->block < f->blocks->n - 1;
+			: takes_block(c, x->block, f->blocks->n);
 		if (meant)
 			vec_push(f->a, &out, x);
 	}
@@ -135,29 +166,39 @@ static const char *scope_hint(const Offload *f, const char *text)
 }
 
 /* False after a message. */
-static bool choose(Offload *f, const char *text, int64_t least, Diag *d)
+static bool has_blocks(const Offload *f, const Choice *c, Diag *d)
 {
-	const char *pattern = kind_of(text) == OFFLOAD_SCOPE ? text + strlen(scope_word) : NULL;
+	int among = MAX(f->blocks->n - 1, 0);
+	bool ok = c->kind != OFFLOAD_SOME || !f->blocks->n || c->blocks <= among;
+	if (!ok)
+		diag_error(d, "--offload-acts", "block:%" PRId64 ": the model has %d repeated blocks, and what the last one "
+			"leaves is wanted at once: at most block:%d, which is what block means", c->blocks, f->blocks->n, among);
+	return ok;
+}
+
+/* False after a message. */
+static bool choose(Offload *f, const Choice *c, int64_t least, Diag *d)
+{
 	regex_t regex;
-	if (pattern && !pattern_compile(&regex, pattern, "--offload-acts", d))
+	if (!has_blocks(f, c, d) || (c->pattern && !pattern_compile(&regex, c->pattern, "--offload-acts", d)))
 		return false;
-	Lefts meant = find_meant(f, pattern ? &regex : NULL);
-	if (pattern)
+	Lefts meant = find_meant(f, c, c->pattern ? &regex : NULL);
+	if (c->pattern)
 		regfree(&regex);
-	if (pattern && !meant.n) {
-		diag_error(d, "--offload-acts", "\"%s\" matches no module of whose values backward reads any%s", pattern,
-			scope_hint(f, pattern));
+	if (c->pattern && !meant.n) {
+		diag_error(d, "--offload-acts", "\"%s\" matches no module of whose values backward reads any%s", c->pattern,
+			scope_hint(f, c->pattern));
 		return false;
 	}
 	for (int i = 0; i < meant.n; i++)
 		if (meant.at[i]->bytes >= least)
 			vec_push(f->a, &f->chosen, meant.at[i]);
-	if (!pattern && !f->blocks->n)
+	if (!c->pattern && !f->blocks->n)
 		diag_warn(d, "--offload-acts", "the model has no repeated blocks: it is not used; scope:REGEX takes any "
 			"modules");
 	else if (!f->chosen.n)
 		diag_warn(d, "--offload-acts", "none of the %d values that %s to backward has %" PRId64 " bytes "
-			"(--offload-acts-min): it is not used", meant.n, pattern ? "these modules leave"
+			"(--offload-acts-min): it is not used", meant.n, c->pattern ? "these modules leave"
 			: "blocks leave, but for the last one,", least);
 	return true;
 }
@@ -300,13 +341,16 @@ static void copy_in(Offload *f)
 
 /* ---- the pass ---- */
 
-static bool check_options(const Options *o, Arena *a, Diag *d)
+static bool check_options(const Options *o, const Choice *c, Arena *a, Diag *d)
 {
 	const char *text = o->memory.offload_acts;
 	int before = d->errors;
-	if (kind_of(text) == OFFLOAD_WRONG)
-		diag_error(d, "--offload-acts", "\"%s\" is refused; accepted: none|block|scope:REGEX%s", text,
-			near_choice(a, "--offload-acts", text, "none|block|scope:REGEX"));
+	if (c->kind == OFFLOAD_WRONG && begins(text, some_word))
+		diag_error(d, "--offload-acts", "\"%s\" is refused; accepted: block:K, where K is a number of blocks from 1 on",
+			text);
+	else if (c->kind == OFFLOAD_WRONG)
+		diag_error(d, "--offload-acts", "\"%s\" is refused; accepted: " ACCEPTED "%s", text,
+			near_choice(a, "--offload-acts", text, ACCEPTED));
 	else if (!options_cuda(o))
 		diag_error(d, "--offload-acts", "copies between a GPU and memory of its host: it wants --target=cuda");
 	return d->errors == before;
@@ -328,19 +372,20 @@ bool pass_offload(Module *m, const Options *o, Diag *d)
 {
 	if (o->memory.host_limit && !options_cuda(o))
 		diag_warn(d, "--host-limit", "a program for CPUs pins no memory: it is not used");
-	if (kind_of(o->memory.offload_acts) == OFFLOAD_NONE) {
+	Choice c = choice_of(o->memory.offload_acts);
+	if (c.kind == OFFLOAD_NONE) {
 		if (o->given.offload_acts_min)
 			diag_warn(d, "--offload-acts-min", "nothing is offloaded (--offload-acts=block): it is not used");
 		return true;
 	}
 	Arena *a = arena_new();
-	bool ok = check_options(o, a, d);
+	bool ok = check_options(o, &c, a, d);
 	if (ok) {
 		Offload f = {.m = m, .a = a, .b = buffers_find(m, false, a), .blocks = blocks_find(m, a)};
 		while (f.n_forward < f.b->n_ops && f.b->op[f.n_forward]->section == SEC_FORWARD)
 			f.n_forward++;
 		find_left(&f);
-		ok = choose(&f, o->memory.offload_acts, o->memory.offload_acts_min, d);
+		ok = choose(&f, &c, o->memory.offload_acts_min, d);
 		if (ok && f.chosen.n)
 			apply(&f, d);
 	}

@@ -101,6 +101,9 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
+/* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */
+bool offload_has_block(const Options *o, int block, int n);
+
 /* shard/policy_file.c: the options that the file of --wrap=file:POLICY.json says; the passes read the rest of it. */
 typedef struct PolicyOption {
 	const char *option;  /* "--strategy" */

@@ -131,12 +131,31 @@ static int64_t least_whole(const Module *m, const LayoutRank *who)
 	return gathered + reduced;
 }
 
-int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory)
+static bool is_in_front(const Op *op, const Op *of)
+{
+	return op->section != of->section ? op->section < of->section : op->order < of->order;
+}
+
+double timeline_before(const Timeline *t, const Op *op)
+{
+	double seconds = 0;
+	for (int i = 0; op && i < t->n_slices; i++) {
+		const Slice *s = &t->slice[i];
+		if (s->stream == TIMELINE_COMPUTE && !s->waits && is_in_front(s->op, op) && !op_is_again(s->op))
+			seconds += s->alone;
+	}
+	return seconds;
+}
+
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, const Op *fullest[VARIANT_COUNT])
 {
 	int64_t live = 0, grads = 0;
 	Arena *a = arena_new();
-	for (int k = 0; k < VARIANT_COUNT; k++)
-		live = v->of[k] ? MAX(live, memory_peak(v->of[k], a).bytes) : live;
+	for (int k = 0; k < VARIANT_COUNT; k++) {
+		MemoryPeak peak = v->of[k] ? memory_peak(v->of[k], a) : (MemoryPeak){0};
+		fullest[k] = peak.op;
+		live = MAX(live, peak.bytes);
+	}
 	arena_free(a);
 	for (int i = 0; i < plan->layout->n_units; i++) {
 		const LayoutUnit *u = &plan->layout->unit[i];

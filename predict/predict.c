@@ -215,7 +215,8 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 	bool ok = predict_accepts(one, how->plan->layout, m, d) && predict_divides(o, one->batch, d);
 	if (ok) {
 		LayoutMemory memory = pipeline_memory(v, o);
-		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory)};
+		const Op *fullest[VARIANT_COUNT];
+		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, fullest)};
 		for (int k = 0; k < VARIANT_COUNT; k++) {
 			double times = (double)predict_runs(n, (Variant)k);
 			if (times <= 0)
@@ -225,6 +226,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
 			out->forward += times * t->forward;
+			out->before += times * timeline_before(t, fullest[k]);
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;

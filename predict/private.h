@@ -18,6 +18,7 @@ typedef struct Played {
 	Bound bound;             /* where a rank may have `limit` bytes */
 	double computing;        /* alone, without what is computed again */
 	double forward;          /* the part of it that forward takes */
+	double before;           /* the part of it in front of the op at which most is live */
 	PriceOf of;              /* how its ops run */
 } Played;
 /* Plays a plan; false after messages: its time is not predicted. */

@@ -3,15 +3,17 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "passes/changes.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
-#define HIDDEN 0.8      /* of the time of forward, that copies out may take and cost next to nothing */
+#define MOSTLY_HIDDEN 0.85 /* likewise, where blocks leave different numbers of bytes */
+#define HIDDEN 0.97     /* of the time of forward, that copies out may take and cost next to nothing */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
-enum { ROUNDS_MAX = 3, AGAIN_MAX = 2 };
+enum { ROUNDS_MAX = 3, AGAIN_MAX = 2, OFFLOAD_ROUNDS = 2 };
 
 /* ---- numbers that divide another ---- */
 
@@ -104,8 +106,7 @@ static bool offloads_values(const Search *s)
 	return offloads(s) && s->m->of[MACHINE_HOST_MEMORY] > 0;
 }
 
-/* Whether the knob changes anything beside these options. */
-static bool matters(KnobId k, const Search *s, const Options *o)
+bool search_matters(const Search *s, KnobId k, const Options *o)
 {
 	switch (k) {
 #define KNOB(id, option, given, when, ...) case KNOB_##id: return when;
@@ -132,11 +133,6 @@ static void make_knobs(Search *s)
 			knob->n++;
 		}
 	}
-}
-
-static const SearchBatch *batch_of(const Search *s, const Trial *t)
-{
-	return &s->from.batch[t->pick[KNOB_BATCH]];
 }
 
 bool search_says(const Search *s, const Trial *t, int k)
@@ -176,65 +172,15 @@ static Sync sync_of(const Search *s, const Options *o)
 	return o->given.sync ? o->graph.sync : s->sync;
 }
 
-/* The least seconds of a step in which plans with this trial's micro-batch free so many bytes by recomputing. */
-static double price_of_step(const Search *s, const Trial *x, double bytes)
-{
-	return (double)search_micro_batches(s, x) * price_seconds(s->price[x->pick[KNOB_BATCH]], bytes);
-}
-
-/* The least of a trial where it frees so many bytes by recomputing: what that takes beside its collectives, or what
- * crosses the bus to the host and back, without these bytes. */
-typedef struct Least { double computing, copying; } Least;
-static Least least_of(const Search *s, const Trial *x, double bytes)
-{
-	const Bound *b = &x->of.bound;
-	double both_ways = b->copies > 0 ? 2 * bytes * (double)search_micro_batches(s, x) / s->m->of[MACHINE_HOST] : 0;
-	return (Least){bytes > 0 ? bound_recomputing(b, price_of_step(s, x, bytes)) : b->seconds, b->copies - both_ways};
-}
-
-/* The bound of all recomputations of a trial without any that free `lacks` bytes or more.  The more is computed again,
- * the longer that takes, and the less is copied: the bound is where both take as long. */
-static double bound_of_any(const Search *s, const Trial *x, double lacks)
-{
-	enum { HALVINGS = 40 };
-	double low = lacks, high = lacks + (double)x->of.memory.host.activations;
-	Least least = least_of(s, x, low);
-	if (least.computing >= least.copying)
-		return least.computing;
-	for (int i = 0; i < HALVINGS; i++) {
-		double middle = (low + high) / 2;
-		least = least_of(s, x, middle);
-		*(least.computing < least.copying ? &low : &high) = middle;
-	}
-	return least_of(s, x, low).computing;
-}
-
-/* The bound of a trial; INFINITY: no such plan is within the limit.  A trial without recomputation stands for all that
- * recompute, if the search may choose that: what is computed again needs no place, neither on the GPU nor on its
- * host. */
-static double bound_of(Search *s, const Trial *x, const Options *o)
-{
-	const Bound *b = &x->of.bound;
-	bool any = s->knob[KNOB_REMAT].open && !x->pick[KNOB_REMAT];
-	Price **price = &s->price[x->pick[KNOB_BATCH]];
-	int64_t lacks = MAX(MAX(x->of.rigid - s->limit, machine_overpins(s->m, x->of.memory.host.total)), 0);
-	if (!any || (!lacks && b->copies <= b->seconds))
-		return lacks ? INFINITY : MAX(b->seconds, b->copies);
-	if (!*price)
-		*price = price_find(&batch_of(s, x)->start, o, &x->of.of, s->a);
-	return bound_of_any(s, x, (double)lacks);
-}
-
 static void try_plan(Search *s, Trial *x)
 {
 	Options o = options_of(s, x);
 	x->refused = !predict_played(&batch_of(s, x)->start, &o, sync_of(s, &o), s->m, s->limit, &x->of);
 	x->over = x->refused ? 0 : MAX(x->of.memory.total - s->limit, 0) + machine_overpins(s->m, x->of.memory.host.total);
-	x->bound = x->refused ? INFINITY : bound_of(s, x, &o);
+	x->bound = x->refused ? INFINITY : search_bound(s, x, &o);
 }
 
-/* Plans with these choices, once. */
-static const Trial *try(Search *s, const Trial *choice)
+const Trial *search_try(Search *s, const Trial *choice)
 {
 	for (int i = 0; i < s->n; i++)
 		if (!memcmp(s->trial[i]->pick, choice->pick, sizeof(choice->pick))
@@ -268,40 +214,6 @@ static bool takes(Search *s, const Trial *x)
 	return is;
 }
 
-/* ---- the bound ---- */
-
-/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
- * that were tried with and without. */
-static double saved_by_remat(const Search *s)
-{
-	double most = 0;
-	for (int i = 0; i < s->n; i++)
-		for (int k = 0; k < s->n; k++) {
-			const Trial *x = s->trial[i], *y = s->trial[k];
-			Trial plain = *y;
-			plain.pick[KNOB_REMAT] = 0;
-			if (!x->refused && !y->refused && y->pick[KNOB_REMAT] && same_text(x->keep, y->keep)
-					&& !memcmp(x->pick, plain.pick, sizeof(x->pick)))
-				most = MAX(most, x->of.computing - y->of.computing);
-		}
-	return most;
-}
-
-/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
- * for all.  Where nothing is within the limit, it is that of plans that are not. */
-static double least_bound(const Search *s)
-{
-	double least = INFINITY, any = INFINITY, saved = saved_by_remat(s);
-	for (int i = 0; i < s->n; i++) {
-		const Trial *x = s->trial[i];
-		if (x->refused || x->pick[KNOB_REMAT])
-			continue;
-		any = MIN(any, x->of.bound.roomy);
-		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved : 0));
-	}
-	return isinf(least) ? any : least;
-}
-
 /* ---- units that stay gathered ---- */
 
 /* The units of a trial that backward gathers again: *n of them. */
@@ -322,13 +234,13 @@ static void keep_units(Search *s)
 	int n = 0, low = 0;
 	const Trial *from = s->best;
 	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over
-		&& from->of.seconds > least_bound(s) * (1 + ENOUGH);
+		&& from->of.seconds > search_least(s) * (1 + ENOUGH);
 	const char **name = open ? gathered_in_backward(s, from, &n) : NULL;
 	for (int high = n; low < high;) {
 		int middle = (low + high + 1) / 2;
 		Trial choice = *from;
 		choice.keep = pattern_of_names(name, middle, s->a);
-		const Trial *x = try(s, &choice);
+		const Trial *x = search_try(s, &choice);
 		if (!x || x->refused || x->over) {
 			high = middle - 1;
 		} else {
@@ -344,14 +256,14 @@ static const Trial *with(Search *s, const Trial *from, int knob, int value)
 {
 	Trial choice = *from;
 	choice.pick[knob] = value;
-	return try(s, &choice);
+	return search_try(s, &choice);
 }
 
 static bool descend_knob(Search *s, int k, const Trial **at)
 {
 	bool changed = false, was = true;
 	Options o = options_of(s, *at);
-	for (int i = 0; i < s->knob[k].n && matters((KnobId)k, s, &o); i++) {
+	for (int i = 0; i < s->knob[k].n && search_matters(s, (KnobId)k, &o); i++) {
 		const Trial *x = !s->knob[k].further[i] || was ? with(s, *at, k, i) : NULL;
 		was = better(x, *at);
 		changed = changed || was;
@@ -374,7 +286,7 @@ static void descend(Search *s, const Trial *from)
 }
 
 /* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes (0: any number)
- * are pinned on the host.  NULL: it chooses nothing, or that is no better. */
+ * are pinned on the host.  NULL: it chooses nothing. */
 static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinned)
 {
 	Knob *knob = &s->knob[KNOB_REMAT];
@@ -391,32 +303,119 @@ static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinne
 	for (char *at = policy; (at = strchr(at, '\n'));)
 		*at = ' ';
 	knob->value[knob->n] = policy;
-	const Trial *x = with(s, from, KNOB_REMAT, knob->n++);
-	return better(x, from) ? x : NULL;
+	return with(s, from, KNOB_REMAT, knob->n++);
 }
 
 /* Less recomputation than of blocks, which from, a plan within the limit, has; NULL: none that is better. */
 static const Trial *recompute_less(Search *s, const Trial *from)
 {
-	return from->pick[KNOB_REMAT] && !from->over ? recompute_within(s, from, 0) : NULL;
+	const Trial *x = from->pick[KNOB_REMAT] && !from->over ? recompute_within(s, from, 0) : NULL;
+	return better(x, from) ? x : NULL;
 }
 
-/* Where values lie on the host that take longer to copy out than forward takes, some are better computed again: those
- * beyond what forward hides, or what may be pinned.  Of the starts the one with the least bound is tried. */
-static const Trial *recompute_some(Search *s, const TrialVec *from)
+/* The trial with what K blocks leave on the host; NULL: no room for another value of the option. */
+static const Trial *offload_blocks(Search *s, const Trial *from, int blocks)
+{
+	Knob *knob = &s->knob[KNOB_ACTS];
+	const char *text = arena_printf(s->a, "block:%d", blocks);
+	int i = 0;
+	while (i < knob->n && strcmp(knob->value[i], text))
+		i++;
+	if (i == VALUES_MAX)
+		return NULL;
+	knob->value[i] = text;
+	knob->n = MAX(knob->n, i + 1);
+	return with(s, from, KNOB_ACTS, i);
+}
+
+/* How many blocks have values on the host; all: where all but the last do. */
+static int blocks_there(const Search *s, const Trial *x, int all)
+{
+	const char *text = s->knob[KNOB_ACTS].value[x->pick[KNOB_ACTS]], *number = strchr(text, ':');
+	return number ? atoi(number + 1) : all;
+}
+
+/* The trial with as few blocks on the host as fit, of `all` that the trial from has there; NULL: more are needed.  Each
+ * block frees about as much, so the first guess is nearly right. */
+static const Trial *offload_fewest(Search *s, const Trial *from, int all)
+{
+	const Trial *found = NULL, *none = with(s, from, KNOB_ACTS, 0);
+	if (!none || none->refused)
+		return NULL;
+	int64_t above = none->of.memory.total, below = from->of.memory.total;
+	for (int low = 0, high = all; high - low > 1;) {
+		double part = above > below ? (double)(above - s->limit) / (double)(above - below) : 0.5;
+		int next = MAX(MIN(low + (int)ceil(part * (high - low)), high - 1), low + 1);
+		const Trial *x = offload_blocks(s, from, next);
+		bool fits = x && !x->refused && !x->over;
+		found = fits ? x : found;
+		*(fits ? &high : &low) = next;
+		if (x && !x->refused)
+			*(fits ? &below : &above) = x->of.memory.total;
+	}
+	return found;
+}
+
+/* Of the plans with the values of all blocks on the host the one with the least bound that could beat the best. */
+static const Trial *best_offloading(const Search *s, const TrialVec *from)
 {
 	const Trial *x = NULL;
 	for (int i = 0; i < from->n; i++) {
 		const Trial *t = from->at[i];
-		if (t->of.memory.host.activations && !t->pick[KNOB_REMAT] && (!x || t->bound < x->bound))
+		if (t->pick[KNOB_ACTS] && t->of.memory.host.activations && !t->pick[KNOB_REMAT] && (!x || t->bound < x->bound))
 			x = t;
 	}
-	if (!x || (s->best && !s->best->over && x->bound >= s->best->of.seconds * (1 - NEGLIGIBLE)))
-		return NULL;
+	bool may = x && (!s->best || s->best->over || x->bound < s->best->of.seconds * (1 - NEGLIGIBLE));
+	return may ? x : NULL;
+}
+
+/* The bytes whose copies out this part of forward hides, and that may be pinned beside what else is. */
+static int64_t hidden_bytes(const Search *s, const Trial *x, double part)
+{
 	const struct LayoutHost *host = &x->of.memory.host;
-	double hidden = HIDDEN * x->of.forward / (double)search_micro_batches(s, x) * s->m->of[MACHINE_HOST];
-	double most = MIN(hidden + (double)(host->total - host->activations), s->m->of[MACHINE_HOST_MEMORY]);
-	return (double)host->total > most ? recompute_within(s, x, MAX((int64_t)most, 1)) : NULL;
+	double hidden = part * x->of.forward / (double)search_micro_batches(s, x) * s->m->of[MACHINE_HOST];
+	double pins = s->m->of[MACHINE_HOST_MEMORY] - (double)(host->total - host->activations);
+	return (int64_t)MIN(MIN(hidden, pins), (double)host->activations);
+}
+
+/* The trial with as much recomputation as leaves no more than this part of forward hides, and than the device has room
+ * for. */
+static const Trial *recompute_copies(Search *s, const Trial *x, double part)
+{
+	const struct LayoutHost *host = &x->of.memory.host;
+	int64_t room = MAX(s->limit - x->of.memory.total, 0);
+	return recompute_within(s, x, MAX(host->total - host->activations + hidden_bytes(s, x, part) + room, 1));
+}
+
+/* Where values of all blocks lie on the host, those of fewer may be enough.  If these take longer to copy out than
+ * forward takes, or more of them than may be pinned, others are computed again: first as many as leave no more than
+ * both places have room for, then as many as it takes with so many blocks on the host as are hidden.  How many that is
+ * depends on what a block leaves, which is known when that has been planned. */
+static const Trial *offload_some(Search *s, const TrialVec *from)
+{
+	const Trial *x = best_offloading(s, from);
+	if (!x)
+		return NULL;
+	Arena *a = arena_new();
+	int all = blocks_find(batch_of(s, x)->start.at.m, a)->n - 1;
+	arena_free(a);
+	const Trial *fewest = x->over ? NULL : offload_fewest(s, x, all);
+	if (fewest && fewest->of.memory.host.activations <= hidden_bytes(s, x, HIDDEN))
+		return fewest;
+	const Trial *at = recompute_copies(s, x, HIDDEN), *other = recompute_copies(s, x, MOSTLY_HIDDEN);
+	at = better(other, at) ? other : at;
+	other = at && !at->refused ? offload_fewest(s, at, all) : NULL;
+	at = better(other, at) ? other : at;
+	const Trial *least = better(at, fewest) ? at : fewest;
+	for (int round = 0; round < OFFLOAD_ROUNDS && at && !at->refused && at->of.memory.host.activations; round++) {
+		int blocks = blocks_there(s, at, all);
+		int64_t of_block = at->of.memory.host.activations / blocks;
+		int next = (int)MIN(hidden_bytes(s, x, HIDDEN) / MAX(of_block, 1), all);
+		const Trial *some = next < 1 || (round && next == blocks) ? NULL : next < all ? offload_blocks(s, x, next) : x;
+		at = some && !some->refused ? recompute_within(s, some, 0) : NULL;
+		least = better(at, least) ? at : least;
+	}
+	return least;
 }
 
 /* The plan of this trial's micro-batch of which nothing else was chosen; NULL: it was not tried, or is refused. */
@@ -445,7 +444,7 @@ static const Trial *worth_less(const Search *s)
 				|| x->pick[KNOB_BATCH] != s->best->pick[KNOB_BATCH])
 			continue;
 		double room = (double)(s->limit - x->of.memory.total);
-		double saved = FREED * (price_of_step(s, x, freed) - price_of_step(s, x, freed - room));
+		double saved = FREED * (search_price(s, x, freed) - search_price(s, x, freed - room));
 		if (x->of.seconds - saved < least) {
 			least = x->of.seconds - saved;
 			found = x;
@@ -466,7 +465,7 @@ static void recompute_again(Search *s)
 
 static int most_picks(const Search *s, KnobId k)
 {
-	return matters(k, s, &s->given) ? s->knob[k].n : 1;
+	return search_matters(s, k, &s->given) ? s->knob[k].n : 1;
 }
 
 /* What lies in memory of the host, as values of --offload and --offload-acts. */
@@ -489,7 +488,7 @@ static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 			continue;
 		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits && !(k && values && some); k++) {
 			choice.pick[KNOB_REMAT] = k;
-			const Trial *x = try(s, &choice);
+			const Trial *x = search_try(s, &choice);
 			if (!x || x->refused)
 				continue;
 			vec_push(s->a, from, x);
@@ -509,7 +508,7 @@ static void start_all(Search *s, TrialVec *from)
 	for (int i = 0; i < s->knob[KNOB_STRATEGY].n; i++) {
 		Trial choice = {.pick[KNOB_STRATEGY] = i};
 		Options o = options_of(s, &choice);
-		int sizes = matters(KNOB_SHARD_SIZE, s, &o) ? s->knob[KNOB_SHARD_SIZE].n : 1;
+		int sizes = search_matters(s, KNOB_SHARD_SIZE, &o) ? s->knob[KNOB_SHARD_SIZE].n : 1;
 		for (choice.pick[KNOB_SHARD_SIZE] = 0; choice.pick[KNOB_SHARD_SIZE] < sizes; choice.pick[KNOB_SHARD_SIZE]++) {
 			bool may = true;
 			for (int b = 0; b < s->from.n_batches && may; b++) {
@@ -542,7 +541,7 @@ static void descend_all(Search *s)
 		if (!s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
-	const Trial *some = recompute_some(s, &from);
+	const Trial *some = offload_some(s, &from);
 	if (takes(s, some))
 		descend(s, some);
 }
@@ -629,7 +628,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 	change_start(s);
 	simplify(s);
 	keep_units(s);
-	s->bound = MIN(least_bound(s), s->best->of.seconds);
+	s->bound = MIN(search_least(s), s->best->of.seconds);
 	if (o->memory.memory_limit && s->best->over) {
 		refuse_limit(s, d);
 		return NULL;

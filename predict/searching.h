@@ -7,7 +7,7 @@
 #include "predict/private.h"
 #include "predict/search.h"
 
-enum { VALUES_MAX = 13, TRIALS_MAX = 400 };
+enum { VALUES_MAX = 13, TRIALS_MAX = 500 };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
 
 typedef enum KnobId {
@@ -52,6 +52,27 @@ struct Search {
 	Price *price[SEARCH_BATCHES]; /* by micro-batch; NULL: nothing had to be computed again so far */
 	double bound;
 };
+
+static inline const SearchBatch *batch_of(const Search *s, const Trial *t)
+{
+	return &s->from.batch[t->pick[KNOB_BATCH]];
+}
+/* Plans with these choices, once; NULL: TRIALS_MAX plans have been made. */
+const Trial *search_try(Search *s, const Trial *choice);
+/* Whether the knob changes anything beside these options. */
+bool search_matters(const Search *s, KnobId k, const Options *o);
+
+/* ---- search_bound.c ---- */
+
+/* The bound of a trial, and of all for which it stands; INFINITY: none of them is within the limit.  o: its options. */
+double search_bound(Search *s, const Trial *x, const Options *o);
+/* The least seconds of a step in which plans with this trial's micro-batch free so many bytes by recomputing. */
+double search_price(const Search *s, const Trial *x, double bytes);
+/* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
+ * for all.  Where nothing is within the limit, it is that of plans that are not. */
+double search_least(const Search *s);
+
+/* ---- search.c ---- */
 
 /* Whether the plan has this knob's option; those that do without have what holds without it. */
 bool search_says(const Search *s, const Trial *t, int k);

@@ -111,7 +111,7 @@ static void compute(Simulation *s, const Op *op)
 	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);
 	t->flops += w.flops;
 	t->ideal += ideal;
-	bool again = !strcmp(op->loc->role, "remat");
+	bool again = op_is_again(op);
 	t->ideal_again += again ? ideal : 0;
 	t->recomputed += again ? alone.seconds : 0;
 	add_slice(s, (Slice){.op = op, .begin = begin, .end = s->now, .alone = alone.seconds, .class = w.class,

@@ -5,6 +5,8 @@
 #ifndef SHARDC_TIMELINE_H
 #define SHARDC_TIMELINE_H
 
+#include <string.h>
+
 #include "base/plan.h"
 #include "predict/cost.h"
 
@@ -23,6 +25,9 @@ typedef struct Slice {
 	CostClass class;
 	CostEvidence evidence;
 } Slice;
+
+/* Whether the op computes again what forward has computed. */
+static inline bool op_is_again(const Op *op) { return !strcmp(op->loc->role, "remat"); }
 
 /* Why compute waits for a collective. */
 typedef enum Exposed {
@@ -108,8 +113,11 @@ typedef struct Bound {
 Bound timeline_bound(const Timeline *t, double room);
 /* The same of plans that take `again` seconds or more for computing values again. */
 double bound_recomputing(const Bound *b, double again);
-/* Bytes that no units and no prefetch do without, if what is computed stays the same. */
-int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory);
+/* Bytes that no units and no prefetch do without, if what is computed stays the same.  fullest: set to the op of each
+ * program at which most is live, NULL where there is none. */
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, const Op *fullest[VARIANT_COUNT]);
+/* The part of Timeline.alone in front of an op, but for what is computed again; 0 without an op. */
+double timeline_before(const Timeline *t, const Op *op);
 
 /* ---- show.c: what `shardc plan --machine` prints ---- */
 

@@ -291,12 +291,13 @@ static const char *rule_of(const Remat *r, const Group *g, bool listed)
 	return arena_printf(a, "{\"node\": \"%s\"}", str_escape(a, ESCAPE_JSON, with_names(g, a)));
 }
 
-const char *remat_class_rule(const Remat *r, const RematClass *c, int blocks)
+const char *remat_class_rule(const Remat *r, const RematClass *c, const int *turn, int blocks)
 {
 	Group g = {.kind = OP_COUNT};
 	for (int i = 0; i < c->n; i++) {
 		const Op *op = c->value[i]->op;
-		if (block_of(r, op) >= blocks)
+		int block = block_of(r, op);
+		if (block >= 0 && turn[block] >= blocks)
 			continue;
 		g.kind = g.kind == OP_COUNT ? kind_of(op) : g.kind;
 		if (g.node.n && !strcmp(g.node.at[g.node.n - 1], node_of(op)))

@@ -47,7 +47,8 @@ typedef struct RematClass {
 typedef struct RematClasses { RematClass *at; int n; } RematClasses;
 /* In program order.  Values whose op has no node, and those of parameters alone, are in none. */
 RematClasses remat_classes(const Remat *r);
-/* The rule of those values of a class that the first so many blocks have; NULL: they have none. */
-const char *remat_class_rule(const Remat *r, const RematClass *c, int blocks);
+/* The rule of those values of a class that blocks with a smaller turn than this have; NULL: they have none.  turn: by
+ * block. */
+const char *remat_class_rule(const Remat *r, const RematClass *c, const int *turn, int blocks);
 
 #endif

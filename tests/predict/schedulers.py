@@ -14,7 +14,7 @@ from the times that the simulator has for what is computed between the first use
 file; the largest bucket is halved until the plan has the memory that --wrap=auto is given.
 
 Where less memory forces it to recompute, or to copy values to memory of the host and back, the gap to its bound is held
-to SHORT: the bound lets any value lie there as far as the bus allows, and plans have those of whole blocks there, or none.
+to SHORT: the bound lets any values lie there, and be computed again, and plans have those of whole blocks there.
 """
 import json
 import re
@@ -30,7 +30,7 @@ OPTIONS = ["--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda"
 LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
 EXPOSED = 0.05      # of a step
 SLOWER = 1e-3       # of a step, that --wrap=auto may be behind the fastest
-SHORT = {40 << 30: 0.03, 30 << 30: 0.10, 24 << 30: 0.10}  # bytes of a rank on 8 GPUs: the gap that there may be
+SHORT = {40 << 30: 0.01, 36 << 30: 0.02, 30 << 30: 0.05, 24 << 30: 0.08}  # bytes of a rank on 8 GPUs: the gap that there may be
 RANKS = {"h100-8": 8, "h100-64": 64, "h100-1024": 1024}
 
 
