@@ -490,8 +490,8 @@ static int longer_list(Map *lists, int list, const LayoutUnit *u)
 	buf_printf(&key, "%d %d %d %d %d %d", list, u->strategy, u->grad_slot, u->own_region, u->apart, u->offload);
 	for (int i = 0; i < u->n_flats; i++) {
 		const LayoutFlat *f = &u->flat[i];
-		buf_printf(&key, ", %" PRId64 " %d %d %d %d %d %d %d %d %d", f->numel, f->dtype, f->trainable, f->param, f->grad,
-			f->reduce, f->kept, f->bcast, f->master, f->away);
+		buf_printf(&key, ", %" PRId64 " %d %d %d %d %d %d %d %d %d", f->numel, f->dtype, f->trainable, f->param,
+			f->grad, f->reduce, f->kept, f->bcast, f->master, f->away);
 	}
 	if (map_add(lists, key.at))
 		map_put(lists, key.at, (void *)(intptr_t)map_count(lists));
