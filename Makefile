@@ -290,9 +290,10 @@ doors: all $(BUILD)/door
 $(BUILD)/door: $(call obj,tests/ranks/door.c) $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ $(RTLIBS)
 
-## ranks: W ranks against one and against PyTorch's; ranks that stop or die, also while they save; plans of large models
-##   (CRASH="--count 12": so many kills, of 36)
-ranks: all $(VENV)/ready $(BUILD)/door
+## ranks: ranks-same and ranks-faults
+ranks: ranks-same ranks-faults
+## ranks-same: W ranks against one and against PyTorch's
+ranks-same: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
 	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips
 	$(PYTHON) tests/ranks/exact.py $(BUILD)/shardc $(BUILD)/exact
@@ -301,6 +302,9 @@ ranks: all $(VENV)/ready $(BUILD)/door
 	$(PYTHON) tests/ranks/training.py $(BUILD)/shardc $(BUILD)/training
 	$(PYTHON) tests/ranks/losses.py $(BUILD)/shardc $(BUILD)/losses
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory
+## ranks-faults: ranks that stop or die, also while they save; strangers; plans of large models (CRASH="--count 12": so
+##   many kills, of 36)
+ranks-faults: all $(VENV)/ready $(BUILD)/door
 	$(PYTHON) tests/ranks/doors.py $(BUILD)/door $(BUILD)/shardc $(BUILD)/doors --seconds 20
 	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
 	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash $(CRASH)
@@ -363,6 +367,6 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers published recipes doors ranks crash matrix features features-full predict-time searched bench bench-ranks \
+	sizes schedulers published recipes doors ranks ranks-same ranks-faults crash matrix features features-full predict-time searched bench bench-ranks \
 	bench-checkpoint install clean
 .DELETE_ON_ERROR:

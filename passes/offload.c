@@ -116,17 +116,24 @@ static bool begins(const char *text, const char *word)
 	return !strncmp(text, word, strlen(word));
 }
 
+/* A number of blocks: digits alone; 0: it is none. */
+static int64_t blocks_of(const char *text)
+{
+	enum { DIGITS_MOST = 9 };
+	size_t n = strspn(text, "0123456789");
+	return text[n] || n > DIGITS_MOST ? 0 : strtoll(text, NULL, 10);
+}
+
 static Choice choice_of(const char *text)
 {
-	int64_t n = 0;
 	if (!text || !strcmp(text, "none"))
 		return (Choice){.kind = OFFLOAD_NONE};
 	if (!strcmp(text, "block"))
 		return (Choice){.kind = OFFLOAD_BLOCK};
 	if (begins(text, scope_word))
 		return (Choice){.kind = OFFLOAD_SCOPE, .pattern = text + strlen(scope_word)};
-	if (begins(text, some_word) && str_to_size(text + strlen(some_word), false, &n) && n > 0)
-		return (Choice){.kind = OFFLOAD_SOME, .blocks = n};
+	if (begins(text, some_word) && blocks_of(text + strlen(some_word)))
+		return (Choice){.kind = OFFLOAD_SOME, .blocks = blocks_of(text + strlen(some_word))};
 	return (Choice){.kind = OFFLOAD_WRONG};
 }
 
@@ -171,8 +178,9 @@ static bool has_blocks(const Offload *f, const Choice *c, Diag *d)
 	int among = MAX(f->blocks->n - 1, 0);
 	bool ok = c->kind != OFFLOAD_SOME || !f->blocks->n || c->blocks <= among;
 	if (!ok)
-		diag_error(d, "--offload-acts", "block:%" PRId64 ": the model has %d repeated blocks, and what the last one "
-			"leaves is wanted at once: at most block:%d, which is what block means", c->blocks, f->blocks->n, among);
+		diag_error(d, "--offload-acts", "block:%" PRId64 ": what the last of the model's %d repeated blocks leaves is "
+			"wanted at once, so at most %d can have theirs on the host (block: all of these)", c->blocks, f->blocks->n,
+			among);
 	return ok;
 }
 

@@ -3,17 +3,13 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "passes/changes.h"
 
-#define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
-#define MOSTLY_HIDDEN 0.85 /* likewise, where blocks leave different numbers of bytes */
-#define HIDDEN 0.97     /* of the time of forward, that copies out may take and cost next to nothing */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
-enum { ROUNDS_MAX = 3, AGAIN_MAX = 2, OFFLOAD_ROUNDS = 2 };
+enum { ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
 /* ---- numbers that divide another ---- */
 
@@ -194,9 +190,7 @@ const Trial *search_try(Search *s, const Trial *choice)
 	return x;
 }
 
-/* Whether x is to be preferred: it fits better, is faster by more than a ten-thousandth, or else needs less memory by
- * more than a hundredth. */
-static bool better(const Trial *x, const Trial *than)
+bool search_better(const Trial *x, const Trial *than)
 {
 	if (!x || x->refused)
 		return false;
@@ -207,9 +201,9 @@ static bool better(const Trial *x, const Trial *than)
 	return (double)x->of.memory.total < 0.99 * (double)than->of.memory.total;
 }
 
-static bool takes(Search *s, const Trial *x)
+bool search_takes(Search *s, const Trial *x)
 {
-	bool is = better(x, s->best);
+	bool is = search_better(x, s->best);
 	s->best = is ? x : s->best;
 	return is;
 }
@@ -244,7 +238,7 @@ static void keep_units(Search *s)
 		if (!x || x->refused || x->over) {
 			high = middle - 1;
 		} else {
-			takes(s, x);
+			search_takes(s, x);
 			low = middle;
 		}
 	}
@@ -252,7 +246,7 @@ static void keep_units(Search *s)
 
 /* ---- the search ---- */
 
-static const Trial *with(Search *s, const Trial *from, int knob, int value)
+const Trial *search_with(Search *s, const Trial *from, int knob, int value)
 {
 	Trial choice = *from;
 	choice.pick[knob] = value;
@@ -264,8 +258,8 @@ static bool descend_knob(Search *s, int k, const Trial **at)
 	bool changed = false, was = true;
 	Options o = options_of(s, *at);
 	for (int i = 0; i < s->knob[k].n && search_matters(s, (KnobId)k, &o); i++) {
-		const Trial *x = !s->knob[k].further[i] || was ? with(s, *at, k, i) : NULL;
-		was = better(x, *at);
+		const Trial *x = !s->knob[k].further[i] || was ? search_with(s, *at, k, i) : NULL;
+		was = search_better(x, *at);
 		changed = changed || was;
 		*at = was ? x : *at;
 	}
@@ -282,12 +276,10 @@ static void descend(Search *s, const Trial *from)
 		for (int k = KNOB_REMAT + 1; k < KNOBS; k++)
 			changed = descend_knob(s, k, &at) || changed;
 	}
-	takes(s, at);
+	search_takes(s, at);
 }
 
-/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes (0: any number)
- * are pinned on the host.  NULL: it chooses nothing. */
-static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinned)
+const Trial *search_recompute(Search *s, const Trial *from, int64_t pinned)
 {
 	Knob *knob = &s->knob[KNOB_REMAT];
 	if (!knob->open || knob->n == VALUES_MAX)
@@ -303,119 +295,14 @@ static const Trial *recompute_within(Search *s, const Trial *from, int64_t pinne
 	for (char *at = policy; (at = strchr(at, '\n'));)
 		*at = ' ';
 	knob->value[knob->n] = policy;
-	return with(s, from, KNOB_REMAT, knob->n++);
+	return search_with(s, from, KNOB_REMAT, knob->n++);
 }
 
 /* Less recomputation than of blocks, which from, a plan within the limit, has; NULL: none that is better. */
 static const Trial *recompute_less(Search *s, const Trial *from)
 {
-	const Trial *x = from->pick[KNOB_REMAT] && !from->over ? recompute_within(s, from, 0) : NULL;
-	return better(x, from) ? x : NULL;
-}
-
-/* The trial with what K blocks leave on the host; NULL: no room for another value of the option. */
-static const Trial *offload_blocks(Search *s, const Trial *from, int blocks)
-{
-	Knob *knob = &s->knob[KNOB_ACTS];
-	const char *text = arena_printf(s->a, "block:%d", blocks);
-	int i = 0;
-	while (i < knob->n && strcmp(knob->value[i], text))
-		i++;
-	if (i == VALUES_MAX)
-		return NULL;
-	knob->value[i] = text;
-	knob->n = MAX(knob->n, i + 1);
-	return with(s, from, KNOB_ACTS, i);
-}
-
-/* How many blocks have values on the host; all: where all but the last do. */
-static int blocks_there(const Search *s, const Trial *x, int all)
-{
-	const char *text = s->knob[KNOB_ACTS].value[x->pick[KNOB_ACTS]], *number = strchr(text, ':');
-	return number ? atoi(number + 1) : all;
-}
-
-/* The trial with as few blocks on the host as fit, of `all` that the trial from has there; NULL: more are needed.  Each
- * block frees about as much, so the first guess is nearly right. */
-static const Trial *offload_fewest(Search *s, const Trial *from, int all)
-{
-	const Trial *found = NULL, *none = with(s, from, KNOB_ACTS, 0);
-	if (!none || none->refused)
-		return NULL;
-	int64_t above = none->of.memory.total, below = from->of.memory.total;
-	for (int low = 0, high = all; high - low > 1;) {
-		double part = above > below ? (double)(above - s->limit) / (double)(above - below) : 0.5;
-		int next = MAX(MIN(low + (int)ceil(part * (high - low)), high - 1), low + 1);
-		const Trial *x = offload_blocks(s, from, next);
-		bool fits = x && !x->refused && !x->over;
-		found = fits ? x : found;
-		*(fits ? &high : &low) = next;
-		if (x && !x->refused)
-			*(fits ? &below : &above) = x->of.memory.total;
-	}
-	return found;
-}
-
-/* Of the plans with the values of all blocks on the host the one with the least bound that could beat the best. */
-static const Trial *best_offloading(const Search *s, const TrialVec *from)
-{
-	const Trial *x = NULL;
-	for (int i = 0; i < from->n; i++) {
-		const Trial *t = from->at[i];
-		if (t->pick[KNOB_ACTS] && t->of.memory.host.activations && !t->pick[KNOB_REMAT] && (!x || t->bound < x->bound))
-			x = t;
-	}
-	bool may = x && (!s->best || s->best->over || x->bound < s->best->of.seconds * (1 - NEGLIGIBLE));
-	return may ? x : NULL;
-}
-
-/* The bytes whose copies out this part of forward hides, and that may be pinned beside what else is. */
-static int64_t hidden_bytes(const Search *s, const Trial *x, double part)
-{
-	const struct LayoutHost *host = &x->of.memory.host;
-	double hidden = part * x->of.forward / (double)search_micro_batches(s, x) * s->m->of[MACHINE_HOST];
-	double pins = s->m->of[MACHINE_HOST_MEMORY] - (double)(host->total - host->activations);
-	return (int64_t)MIN(MIN(hidden, pins), (double)host->activations);
-}
-
-/* The trial with as much recomputation as leaves no more than this part of forward hides, and than the device has room
- * for. */
-static const Trial *recompute_copies(Search *s, const Trial *x, double part)
-{
-	const struct LayoutHost *host = &x->of.memory.host;
-	int64_t room = MAX(s->limit - x->of.memory.total, 0);
-	return recompute_within(s, x, MAX(host->total - host->activations + hidden_bytes(s, x, part) + room, 1));
-}
-
-/* Where values of all blocks lie on the host, those of fewer may be enough.  If these take longer to copy out than
- * forward takes, or more of them than may be pinned, others are computed again: first as many as leave no more than
- * both places have room for, then as many as it takes with so many blocks on the host as are hidden.  How many that is
- * depends on what a block leaves, which is known when that has been planned. */
-static const Trial *offload_some(Search *s, const TrialVec *from)
-{
-	const Trial *x = best_offloading(s, from);
-	if (!x)
-		return NULL;
-	Arena *a = arena_new();
-	int all = blocks_find(batch_of(s, x)->start.at.m, a)->n - 1;
-	arena_free(a);
-	const Trial *fewest = x->over ? NULL : offload_fewest(s, x, all);
-	if (fewest && fewest->of.memory.host.activations <= hidden_bytes(s, x, HIDDEN))
-		return fewest;
-	const Trial *at = recompute_copies(s, x, HIDDEN), *other = recompute_copies(s, x, MOSTLY_HIDDEN);
-	at = better(other, at) ? other : at;
-	other = at && !at->refused ? offload_fewest(s, at, all) : NULL;
-	at = better(other, at) ? other : at;
-	const Trial *least = better(at, fewest) ? at : fewest;
-	for (int round = 0; round < OFFLOAD_ROUNDS && at && !at->refused && at->of.memory.host.activations; round++) {
-		int blocks = blocks_there(s, at, all);
-		int64_t of_block = at->of.memory.host.activations / blocks;
-		int next = (int)MIN(hidden_bytes(s, x, HIDDEN) / MAX(of_block, 1), all);
-		const Trial *some = next < 1 || (round && next == blocks) ? NULL : next < all ? offload_blocks(s, x, next) : x;
-		at = some && !some->refused ? recompute_within(s, some, 0) : NULL;
-		least = better(at, least) ? at : least;
-	}
-	return least;
+	const Trial *x = from->pick[KNOB_REMAT] && !from->over ? search_recompute(s, from, 0) : NULL;
+	return search_better(x, from) ? x : NULL;
 }
 
 /* The plan of this trial's micro-batch of which nothing else was chosen; NULL: it was not tried, or is refused. */
@@ -458,12 +345,32 @@ static void recompute_again(Search *s)
 {
 	for (int i = 0; i < AGAIN_MAX; i++) {
 		const Trial *from = !s->best->over && s->best->pick[KNOB_REMAT] ? worth_less(s) : NULL;
-		if (!from || !takes(s, recompute_less(s, from)))
+		if (!from || !search_takes(s, recompute_less(s, from)))
 			break;
 	}
 }
 
-static int most_picks(const Search *s, KnobId k)
+/* Where no start fits, the fastest that fits with what --remat=auto chooses for it; NULL: none was found. */
+static const Trial *recompute_over(Search *s, const TrialVec *from)
+{
+	double slowest = 0;
+	for (int tried = 0; tried < OVER_MAX; tried++) {
+		const Trial *x = NULL;
+		for (int i = 0; i < from->n; i++) {
+			const Trial *t = from->at[i];
+			if (t->over && !t->pick[KNOB_REMAT] && !isinf(t->bound) && t->of.seconds > slowest
+					&& (!x || t->of.seconds < x->of.seconds))
+				x = t;
+		}
+		const Trial *fits = x ? search_recompute(s, x, 0) : NULL;
+		if (!x || (fits && !fits->refused && !fits->over))
+			return fits;
+		slowest = x->of.seconds;
+	}
+	return NULL;
+}
+
+int search_picks(const Search *s, KnobId k)
 {
 	return search_matters(s, k, &s->given) ? s->knob[k].n : 1;
 }
@@ -484,7 +391,7 @@ static bool start_recomputing(Search *s, Trial choice, TrialVec *from)
 		choice.pick[KNOB_ACTS] = elsewhere[i].acts;
 		if (enough && !alone)
 			break;
-		if (elsewhere[i].offload >= most_picks(s, KNOB_OFFLOAD) || elsewhere[i].acts >= most_picks(s, KNOB_ACTS))
+		if (elsewhere[i].offload >= search_picks(s, KNOB_OFFLOAD) || elsewhere[i].acts >= search_picks(s, KNOB_ACTS))
 			continue;
 		for (int k = 0; k < s->knob[KNOB_REMAT].n && !fits && !(k && values && some); k++) {
 			choice.pick[KNOB_REMAT] = k;
@@ -526,12 +433,12 @@ static void descend_all(Search *s)
 	TrialVec from = {0};
 	start_all(s, &from);
 	for (int i = 1; i < from.n; i++)
-		for (int k = i; k > 0 && better(from.at[k], from.at[k - 1]); k--) {
+		for (int k = i; k > 0 && search_better(from.at[k], from.at[k - 1]); k--) {
 			const Trial *moved = from.at[k];
 			from.at[k] = from.at[k - 1];
 			from.at[k - 1] = moved;
 		}
-	const Trial *less = from.n ? recompute_less(s, from.at[0]) : NULL;
+	const Trial *less = !from.n ? NULL : from.at[0]->over ? recompute_over(s, &from) : recompute_less(s, from.at[0]);
 	if (less)
 		descend(s, less);
 	for (int i = 0; i < from.n; i++) {
@@ -541,8 +448,8 @@ static void descend_all(Search *s)
 		if (!s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE)))
 			descend(s, x);
 	}
-	const Trial *some = offload_some(s, &from);
-	if (takes(s, some))
+	const Trial *some = search_offload(s, &from);
+	if (search_takes(s, some))
 		descend(s, some);
 }
 
@@ -602,7 +509,7 @@ static void change_start(Search *s)
 static void simplify(Search *s)
 {
 	for (int k = KNOBS - 1; k > KNOB_REMAT; k--) {
-		const Trial *x = s->best->pick[k] ? with(s, s->best, k, 0) : NULL;
+		const Trial *x = s->best->pick[k] ? search_with(s, s->best, k, 0) : NULL;
 		bool worse = !x || x->refused || x->over != s->best->over || x->of.seconds > s->best->of.seconds
 			|| x->of.memory.total > s->best->of.memory.total;
 		s->best = worse ? s->best : x;
@@ -625,6 +532,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 		return NULL;
 	}
 	recompute_again(s);
+	search_offload_faster(s);
 	change_start(s);
 	simplify(s);
 	keep_units(s);

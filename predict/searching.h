@@ -1,4 +1,5 @@
-/* predict/searching.h: what search.c has tried, which search_show.c prints.  Private to these two. */
+/* predict/searching.h: what search.c has tried, which search_offload.c goes on from, search_bound.c bounds and
+ * search_show.c prints.  Private to these four. */
 #ifndef SHARDC_SEARCHING_H
 #define SHARDC_SEARCHING_H
 
@@ -7,8 +8,10 @@
 #include "predict/private.h"
 #include "predict/search.h"
 
-enum { VALUES_MAX = 13, TRIALS_MAX = 500 };
+enum { VALUES_MAX = 24, TRIALS_MAX = 500, OVER_MAX = 4 /* plans above the limit that are changed */ };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
+
+#define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
 
 typedef enum KnobId {
 #define KNOB(id, ...) KNOB_##id,
@@ -57,10 +60,24 @@ static inline const SearchBatch *batch_of(const Search *s, const Trial *t)
 {
 	return &s->from.batch[t->pick[KNOB_BATCH]];
 }
+
+/* ---- search.c ---- */
+
 /* Plans with these choices, once; NULL: TRIALS_MAX plans have been made. */
 const Trial *search_try(Search *s, const Trial *choice);
+/* The same with another value of one knob. */
+const Trial *search_with(Search *s, const Trial *from, int knob, int value);
+/* Whether x is to be preferred: it fits better, is faster by more than a ten-thousandth, or else needs less memory by
+ * more than a hundredth.  Either may be NULL. */
+bool search_better(const Trial *x, const Trial *than);
+/* Makes x the best if it is better. */
+bool search_takes(Search *s, const Trial *x);
 /* Whether the knob changes anything beside these options. */
 bool search_matters(const Search *s, KnobId k, const Options *o);
+int search_picks(const Search *s, KnobId k); /* how many values of it are tried; 1: only what is given */
+/* The trial with what --remat=auto chooses for it within the limit, where no more than `pinned` bytes (0: any number)
+ * are pinned on the host.  NULL: it chooses nothing. */
+const Trial *search_recompute(Search *s, const Trial *from, int64_t pinned);
 
 /* ---- search_bound.c ---- */
 
@@ -72,7 +89,20 @@ double search_price(const Search *s, const Trial *x, double bytes);
  * for all.  Where nothing is within the limit, it is that of plans that are not. */
 double search_least(const Search *s);
 
-/* ---- search.c ---- */
+/* ---- search_offload.c ---- */
+
+/* Where values of all blocks lie on the host, those of fewer may be enough.  If these take longer to copy out than
+ * forward takes, or more of them than may be pinned, others are computed again: first as many as leave no more than
+ * both places have room for, then as many as it takes with so many blocks on the host as are hidden.  How many that is
+ * depends on what a block leaves, which is known when that has been planned.  from: the starts; NULL: nothing that
+ * could be the best. */
+const Trial *search_offload(Search *s, const TrialVec *from);
+/* Starts have the default units and prefetch, and something on the host only where these do not fit without.  Plans
+ * above the limit that are faster than what fits have it here; and where the best has the values of all blocks there,
+ * those of fewer may be enough. */
+void search_offload_faster(Search *s);
+
+/* ---- search.c, for search_show.c ---- */
 
 /* Whether the plan has this knob's option; those that do without have what holds without it. */
 bool search_says(const Search *s, const Trial *t, int k);

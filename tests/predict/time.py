@@ -71,7 +71,7 @@ def main():
             calibrate(shardc, folder, machine, dict.fromkeys(c[0] for c in cases))
         for program in programs:
             for ranks in RANKS:
-                program.run(ranks, cores)
+                program.settle(ranks, cores)
     rows = []
     for case, program in zip(cases, programs):
         for ranks in RANKS:
