@@ -333,7 +333,8 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
-## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates (half an hour)
+## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates; each runs until its two
+##   fastest runs agree (allow an hour)
 predict-time: all $(VENV)/ready
 	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time $(PREDICT)
 ## searched: what --wrap=auto finds beside policies by hand, as their programs run on this machine (a quarter of an hour)

@@ -327,7 +327,8 @@ static int next_blocks(const Search *s, int low, int high, int64_t above, int64_
 	return MIN(MAX(guess, low + 1), high - 1);
 }
 
-/* The number whose binary digits, of n's many, are those of i from behind: as i counts up, it goes to and fro. */
+/* The number with the binary digits of i in reverse, as many as numbers below n have.  As i counts up to the power of
+ * two from n on, it takes each number once, and two that follow each other lie far apart. */
 static int mirrored(int i, int n)
 {
 	int out = 0;
@@ -346,9 +347,11 @@ static void find_turns(Search *s)
 	for (int i = 0; i < n; i++)
 		if (!offload_has_block(s->o, i, n))
 			s->turn[i] = next++;
-	for (int i = 0; next < n; i++)
-		if (mirrored(i, n) < n && offload_has_block(s->o, mirrored(i, n), n))
-			s->turn[mirrored(i, n)] = next++;
+	for (int i = 0; next < n; i++) {
+		int block = mirrored(i, n);
+		if (block < n && offload_has_block(s->o, block, n))
+			s->turn[block] = next++;
+	}
 }
 
 /* A set of the path that keeps to the limit, in as few blocks as that takes, the others as in the set before it. */

@@ -86,7 +86,7 @@ double search_bound(Search *s, const Trial *x, const Options *o)
 	if (!host)
 		lacks = MAX(lacks, overpins);
 	if (!lacks && b->copies <= b->seconds)
-		return b->seconds;
+		return again || host ? b->roomy : b->seconds; /* freed memory may keep what backward gathers again */
 	Freeing f = host ? freeing_to_host(s, x, (double)lacks) : freeing_here(x, (double)lacks);
 	Price **price = &s->price[x->pick[KNOB_BATCH]];
 	if (!again)

@@ -50,7 +50,7 @@ static const Trial *offload_fewest(Search *s, const Trial *from, int all)
 	int64_t above = none->of.memory.total, below = from->of.memory.total;
 	for (int low = 0, high = all; high - low > 1;) {
 		double part = above > below ? (double)(above - s->limit) / (double)(above - below) : 0.5;
-		int next = MAX(MIN(low + (int)ceil(part * (high - low)), high - 1), low + 1);
+		int next = MAX(MIN(low + (int)ceil(MIN(MAX(part, 0), 1) * (high - low)), high - 1), low + 1);
 		const Trial *x = offload_blocks(s, from, next);
 		bool fits = x && !x->refused && !x->over;
 		found = fits ? x : found;
@@ -144,7 +144,9 @@ void search_offload_faster(Search *s)
 		if (all && !all->refused && !all->over)
 			search_takes(s, offload_fewest(s, all, offloadable_blocks(s, all)));
 	}
+	if (!s->best->pick[KNOB_ACTS] || s->best->over)
+		return;
 	int all = offloadable_blocks(s, s->best);
-	if (s->best->pick[KNOB_ACTS] && !s->best->over && blocks_there(s, s->best, all) == all)
+	if (blocks_there(s, s->best, all) == all)
 		search_takes(s, offload_fewest(s, s->best, all));
 }

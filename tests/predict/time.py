@@ -4,7 +4,8 @@
 usage: tests/predict/time.py SHARDC DIR [--rounds N] [--only REGEX] [--machine FILE.json] [--json FILE.jsonl]
 
 Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out.  In every round this machine is calibrated
-with the ops of the models, and then the program of each case runs.  What is compared is the least step of all rounds:
+with the ops of the models, and then the program of each case runs until its two fastest runs agree.  What is compared
+is the least step of all rounds:
 the prediction is of a machine that has nothing else to do.  --machine: a file of an earlier run, and no calibration.
 The table goes to standard output, and each row to --json.  It ends with 1 when a bar is missed."""
 import argparse
