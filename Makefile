@@ -334,7 +334,7 @@ features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
 ## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates; each runs until its two
-##   fastest runs agree (allow an hour)
+##   fastest runs agree (allow half an hour; PREDICT="--rounds 1": ten minutes)
 predict-time: all $(VENV)/ready
 	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time $(PREDICT)
 ## searched: what --wrap=auto finds beside policies by hand, as their programs run on this machine (a quarter of an hour)

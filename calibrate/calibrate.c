@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -65,13 +66,11 @@ static bool fail(Calibration *c, const Module *m, const RunAs *as, const char *w
 static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, bool *has, Steps *best)
 {
 	Steps steps;
-	MachineLayout l = as->layout;
-	bool shared = !c->host.cuda && l.ranks * l.threads > c->host.ranks;
 	const char *why = run_program(program, c->dir, m, &c->host, as, c->repeat, c->a, c->d);
 	if (why)
 		return fail(c, m, as, why);
 	Arena *texts = arena_new(); /* of traces: megabytes that nothing needs behind this */
-	bool ok = steps_read(run_trace(c->dir, c->a), l.ranks, shared, &steps, texts, c->d);
+	bool ok = steps_read(run_trace(c->dir, c->a), as->layout.ranks, as->turns > 1, &steps, texts, c->d);
 	if (ok && (!*has || steps.seconds < best->seconds))
 		*best = steps_copy(&steps, c->a);
 	arena_free(texts);
@@ -82,6 +81,20 @@ static bool run_again(Calibration *c, const char *program, const Module *m, cons
 static bool takes_part(const Calibration *c, const RunAs *as, int groups)
 {
 	return as->group == RUNS_ALWAYS || (as->group & groups && !(as->group == RUNS_MPI && c->without_mpi));
+}
+
+/* What tells a program from others: a hash of its ops. */
+static const char *name_of(const Module *m, Arena *a)
+{
+	Arena *texts = arena_new();
+	uint64_t hash = 1;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op) {
+			const char *text = ir_signature(op, texts);
+			hash = hash_bytes(text, strlen(text), hash);
+		}
+	arena_free(texts);
+	return arena_printf(a, "%016" PRIx64, hash);
 }
 
 /* Compiles the planned program and runs it in every way that it has, each as many times as there are rounds, so that
@@ -101,15 +114,14 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
 		MeasuredRun run = {as, &best[i]}, alone = {&c->run[as->alone], &best[as->alone]};
-		MeasuredRun base = {&c->run[as->base], &best[as->base]};
 		if (!has[i])
 			continue;
 		c->all.noise = MAX(c->all.noise, best[i].noise);
 		measured_add(&c->all, m, o, run, c->a);
 		if (as->yields & YIELDS_CONTENTION)
 			measured_beside(&c->all, m, o, run, alone, c->a);
-		if (as->yields & YIELDS_SKEW)
-			measured_skew(&c->all, run, base, c->a);
+		if (as->yields & YIELDS_STEP)
+			measured_step(&c->all, name_of(m, c->a), run, c->a);
 	}
 	return true;
 }

@@ -226,12 +226,13 @@ static void put_rows(const Fit *f, FILE *out)
 			collective_info[c->kind].text, comm, c->ranks, c->bytes, c->seconds);
 	}
 	fprintf(out, "\n  ]");
-	for (int i = 0; i < all->skew.n; i++) {
-		const MachineSkew *s = &all->skew.at[i].row;
-		fprintf(out, "%s\n    {\"layout\": \"%dx%d\", \"runs\": %d, \"times\": %.6g}", i ? "," : ",\n  \"skew\": [",
-			s->layout.ranks, s->layout.threads, s->runs, s->times);
+	for (int i = 0; i < all->steps.n; i++) {
+		const MachineStep *s = &all->steps.at[i];
+		fprintf(out, "%s\n    {\"program\": \"%s\", \"layout\": \"%dx%d\", \"collectives\": %d, \"ops\": %.6g, "
+			"\"rest\": %.6g}", i ? "," : ",\n  \"steps\": [", quoted(f, s->program), s->layout.ranks,
+			s->layout.threads, s->collectives, s->ops, s->rest);
 	}
-	fprintf(out, "%s\n}\n", all->skew.n ? "\n  ]" : "");
+	fprintf(out, "%s\n}\n", all->steps.n ? "\n  ]" : "");
 }
 
 static void put_file(FILE *out, const void *context)

@@ -1,4 +1,4 @@
-/* calibrate/measured.c: traces -> rows of measured kernels and collectives. */
+/* calibrate/measured.c: traces -> rows of measured kernels, collectives and steps. */
 #include <string.h>
 
 #include "calibrate/private.h"
@@ -50,7 +50,7 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, const
 	*mean += (like->seconds - *mean) / ++row->n;
 }
 
-/* One row for each kind, communicator, size and number of ranks: the fastest. */
+/* One row for each kind, communicator, size and number of ranks: of the run in which they were faster. */
 static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
@@ -61,6 +61,31 @@ static void add_collective(Measured *all, MachineCollective x, Arena *a)
 		}
 	}
 	vec_push(a, &all->collectives, x);
+}
+
+static bool are_alike(const StepTransfer *x, const StepTransfer *y)
+{
+	return x->kind == y->kind && x->bytes == y->bytes;
+}
+
+/* Collectives that are alike are one row, their mean. */
+static void add_collectives(Measured *all, MeasuredRun r, Arena *a)
+{
+	const StepTransfer *t = r.steps->transfers.at;
+	for (int i = 0, n = r.steps->transfers.n; i < n; i++) {
+		int first = 0, like = 0;
+		double sum = 0;
+		while (!are_alike(&t[first], &t[i]))
+			first++;
+		for (int k = i; k < n && first == i; k++)
+			if (are_alike(&t[k], &t[i])) {
+				sum += t[k].seconds;
+				like++;
+			}
+		if (sum > 0)
+			add_collective(all, (MachineCollective){t[i].kind, r.as->layout.ranks, t[i].bytes, sum / like,
+				r.as->comm}, a);
+	}
 }
 
 static const Op *op_of(const Ops *ops, const StepOp *s)
@@ -95,11 +120,8 @@ void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun 
 {
 	if (r.as->yields & YIELDS_KERNELS)
 		add_ops(all, m, o, r, a);
-	for (int i = 0; i < r.steps->transfers.n && r.as->yields & YIELDS_COLLECTIVES; i++) {
-		const StepTransfer *t = &r.steps->transfers.at[i];
-		if (t->seconds > 0)
-			add_collective(all, (MachineCollective){t->kind, r.as->layout.ranks, t->bytes, t->seconds, r.as->comm}, a);
-	}
+	if (r.as->yields & YIELDS_COLLECTIVES)
+		add_collectives(all, r, a);
 }
 
 /* ---- contention ---- */
@@ -129,41 +151,36 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 	}
 }
 
-/* ---- ranks that wait for each other ---- */
+/* ---- whole steps ---- */
 
 static bool same_layout(MachineLayout x, MachineLayout y)
 {
 	return x.ranks == y.ranks && x.threads == y.threads;
 }
 
-static MeasuredSkew *skew_of(Measured *all, MachineLayout l, Arena *a)
+/* One row for each program and layout: of the faster run. */
+static void add_step(Measured *all, MachineStep x, Arena *a)
 {
-	int i = 0;
-	while (i < all->skew.n && !same_layout(all->skew.at[i].row.layout, l))
-		i++;
-	if (i == all->skew.n)
-		vec_push(a, &all->skew, ((MeasuredSkew){.row.layout = l}));
-	return &all->skew.at[i];
+	for (int i = 0; i < all->steps.n; i++) {
+		MachineStep *s = &all->steps.at[i];
+		if (!strcmp(s->program, x.program) && same_layout(s->layout, x.layout)) {
+			*s = x.rest < s->rest ? x : *s;
+			return;
+		}
+	}
+	vec_push(a, &all->steps, x);
 }
 
-void measured_skew(Measured *all, MeasuredRun r, MeasuredRun base, Arena *a)
+void measured_step(Measured *all, const char *program, MeasuredRun r, Arena *a)
 {
-	double left = r.steps->whole, turns = (double)r.as->layout.ranks / base.as->layout.ranks;
-	for (int i = 0; i < r.steps->transfers.n; i++)
-		left -= r.steps->transfers.at[i].seconds;
-	MeasuredSkew *s = skew_of(all, r.as->layout, a);
-	s->left += left;
-	s->computing += turns * base.steps->seconds;
-	s->row.runs = 1;
-	s->row.times = s->computing > 0 ? MAX(s->left / s->computing, 1) : 1;
-}
-
-static void join_skew(Measured *all, const MachineSkew *old, Arena *a)
-{
-	MachineSkew *now = &skew_of(all, old->layout, a)->row;
-	int runs = now->runs + old->runs;
-	now->times = (now->times * now->runs + old->times * old->runs) / runs;
-	now->runs = runs;
+	MachineLayout l = r.as->layout;
+	MachineStep s = {.program = program, .layout = l, .rest = r.steps->whole, .ops = r.as->turns * r.steps->seconds};
+	for (int i = 0; i < r.steps->transfers.n; i++) {
+		s.rest -= r.steps->transfers.at[i].seconds;
+		s.collectives += l.ranks > 1;
+	}
+	if (s.ops > 0 && s.rest > 0)
+		add_step(all, s, a);
 }
 
 /* ---- an older file ---- */
@@ -203,8 +220,8 @@ void measured_join(Measured *all, const Machine *old, Arena *a)
 		else if (sum->then < sum->now)
 			all->kernels.at[row[i]->at].row.seconds = k->seconds;
 	}
-	for (int i = 0; i < old->n_skew; i++)
-		join_skew(all, &old->skew[i], a);
+	for (int i = 0; i < old->n_steps; i++)
+		add_step(all, old->step[i], a);
 	for (int i = 0; i < old->n_collectives; i++)
 		add_collective(all, old->collective[i], a);
 }

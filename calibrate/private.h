@@ -20,10 +20,10 @@ bool host_find(bool cuda, Host *out, Arena *a, Diag *d);
 
 /* ---- runs.c ---- */
 
-/* What follows from a run: rows of kernels, rows of collectives, how much slower kernels are beside collectives, how
- * long ranks wait for each other. */
+/* What follows from a run: rows of kernels, rows of collectives, how much slower kernels are beside collectives, a row
+ * of the step. */
 typedef enum RunYield {
-	YIELDS_KERNELS = 1, YIELDS_COLLECTIVES = 2, YIELDS_CONTENTION = 4, YIELDS_SKEW = 8,
+	YIELDS_KERNELS = 1, YIELDS_COLLECTIVES = 2, YIELDS_CONTENTION = 4, YIELDS_STEP = 8,
 } RunYield;
 /* Runs that not every program has; a program names those that it has. */
 typedef enum RunGroup { RUNS_ALWAYS = 0, RUNS_MPI = 1, RUNS_BESIDE = 2 } RunGroup;
@@ -36,7 +36,7 @@ typedef struct RunAs {
 	Communicator comm;
 	bool threads;        /* CPUs: collectives have threads beside computing */
 	int alone;           /* YIELDS_CONTENTION: the run, before this one, in which nothing runs beside the same ops */
-	int base;            /* YIELDS_SKEW: this run, or that before it of as many ranks as run at a time */
+	double turns;        /* CPUs: threads of ranks for each core, at least 1 */
 } RunAs;
 enum { RUNS_MAX = 8 };
 /* The runs of programs on this host, in an order that puts a run behind the one that it refers to; returns how many
@@ -85,39 +85,37 @@ typedef struct Steps {
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
  * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
- * some of the steps.  shared: ranks take turns on a core, so that an op has it alone or waits for a turn;
- * then it is the mean over the faster half of the steps.  Ops and whole steps are the first rank's.  False after
- * messages. */
+ * some of the steps.  shared: ranks take turns on cores; then it is the mean, since one step of a rank may be short
+ * because another is long, and of ops only how long they have a core.  Ops and whole steps are the first rank's.  False
+ * after messages. */
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
 Steps steps_copy(const Steps *s, Arena *a);
 
 /* ---- measured.c ---- */
 
 typedef struct MeasuredKernel { MachineKernel row; Work work; } MeasuredKernel;
-/* Seconds of whole steps without their collectives, and of their ops alone. */
-typedef struct MeasuredSkew { MachineSkew row; double left, computing; } MeasuredSkew;
 typedef struct Measured {
 	const Host *host;
 	VEC(MeasuredKernel) kernels;
 	VEC(MachineCollective) collectives;
-	VEC(MeasuredSkew) skew;
+	VEC(MachineStep) steps;
 	Map *by_op;          /* machine_key -> seen */
 	double noise;        /* the most of all runs */
 	int n_beside;        /* ops that ran beside a collective for most of their time */
 	double beside, longer; /* of them: seconds beside it; by how much longer they took than alone */
 } Measured;
-/* A run of a module, and what it has recorded. */
+/* A run of a program's module, and what it has recorded. */
 typedef struct MeasuredRun { const RunAs *as; const Steps *steps; } MeasuredRun;
 /* Adds what a run of the module says.  Ops of one signature are one row, their mean; rows of earlier programs
  * stay. */
 void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a);
 /* Adds by how much longer ops took beside collectives in one run than alone in the other. */
 void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
-/* Adds how many times as long computing takes since ranks wait for each other: what is left of a step in which
- * collectives run inside of waits.  base: the run of as many of these ranks as run at a time. */
-void measured_skew(Measured *all, MeasuredRun r, MeasuredRun base, Arena *a);
+/* Adds the step of a run in which collectives run inside of waits.  program: what tells it from others. */
+void measured_step(Measured *all, const char *program, MeasuredRun r, Arena *a);
 /* Adds the rows of an older file.  Of ops that were measured now as well, the rows of the faster run stay, all of them:
- * a machine is what it does when nothing else runs, but each op at its best would be faster than any step. */
+ * a machine is what it does when nothing else runs, but each op at its best would be faster than any step.  Of steps
+ * and collectives the faster row stays. */
 void measured_join(Measured *all, const Machine *old, Arena *a);
 /* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
  * multiplies it.  False after a message. */

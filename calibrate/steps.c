@@ -6,9 +6,10 @@
 #include "base/json.h"
 #include "calibrate/private.h"
 
-/* One slice: an op that computes, a collective on its stream, or what computing waits for or issues. */
+/* One slice: an op that computes, a collective on its stream, or what computing waits for or issues.  busy: the part of
+ * its seconds in which it has a core. */
 typedef enum SliceKind { SLICE_NONE, SLICE_OP, SLICE_TRANSFER, SLICE_REST } SliceKind;
-typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, bytes; } Slice;
+typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, busy, bytes; } Slice;
 typedef VEC(Slice) Slices;
 
 /* A step of the first rank: its ops together, and from when it begins to when it ends. */
@@ -38,9 +39,10 @@ static SliceKind slice_of(const json_t *event, Slice *out)
 	if (!phase || !cat || !program || strcmp(phase, "X") || strcmp(program, "step"))
 		return SLICE_NONE;
 	bool computes = whole(event, "tid", -1) == 0;
+	const json_t *dur = json_object_get(event, "dur"), *busy = json_object_get(event, "tdur");
 	*out = (Slice){.step = whole(args, "step", -1), .number = whole(args, "op", -1), .seq = whole(args, "seq", 0),
 		.kind = kind_of(cat), .begin = json_number_value(json_object_get(event, "ts")) * 1e-6,
-		.seconds = json_number_value(json_object_get(event, "dur")) * 1e-6,
+		.seconds = json_number_value(dur) * 1e-6, .busy = json_number_value(busy ? busy : dur) * 1e-6,
 		.bytes = json_number_value(json_object_get(args, "bytes"))};
 	if (computes)
 		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue") ? SLICE_OP : SLICE_REST;
@@ -55,7 +57,7 @@ static void add_time(StepTimes *t, const Slice *s, SliceKind kind, Arena *a)
 	if (k == t->n)
 		vec_push(a, t, ((StepTime){.step = s->step, .begin = INFINITY}));
 	StepTime *x = &t->at[k];
-	x->seconds += kind == SLICE_OP ? s->seconds : 0;
+	x->seconds += kind == SLICE_OP ? s->busy : 0;
 	x->begin = MIN(x->begin, s->begin);
 	x->end = MAX(x->end, s->begin + s->seconds);
 }
@@ -118,39 +120,21 @@ static double quartile(double *of, int n)
 	return of[n / 4];
 }
 
-/* Whether the step is among the faster half. */
-static bool is_fast(const StepTimes *t, int step)
-{
-	for (int k = 0; k < (t->n + 1) / 2; k++)
-		if (t->at[k].step == step)
-			return true;
-	return false;
-}
-
-/* The mean of n slices of one op, over the faster half of the steps. */
-static double mean(const Slice *of, int n, const StepTimes *times)
+static double mean(const double *of, int n)
 {
 	double sum = 0;
-	int count = 0;
 	for (int i = 0; i < n; i++)
-		if (is_fast(times, of[i].step)) {
-			sum += of[i].seconds;
-			count++;
-		}
-	return count ? sum / count : 0;
+		sum += of[i];
+	return sum / n;
 }
 
 /* From the begin of a step to its end. */
 static double whole_step(const StepTimes *t, bool shared, Arena *a)
 {
-	double *of = NEW_N(a, double, t->n), sum = 0;
-	int half = (t->n + 1) / 2;
+	double *of = NEW_N(a, double, t->n);
 	for (int i = 0; i < t->n; i++)
 		of[i] = t->at[i].end - t->at[i].begin;
-	double low = quartile(of, t->n);
-	for (int i = 0; i < half; i++)
-		sum += of[i];
-	return shared ? sum / half : low;
+	return shared ? mean(of, t->n) : quartile(of, t->n);
 }
 
 /* ---- collectives beside ops ---- */
@@ -211,15 +195,15 @@ static double share_beside(const Slice *of, int n, const Spans *spans)
 	return all > 0 ? sum / all : 0;
 }
 
-static void find_ops(Slices *ops, const StepTimes *times, bool shared, const Spans *spans, Steps *out, Arena *a)
+static void find_ops(Slices *ops, bool shared, const Spans *spans, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, ops->n);
 	qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
 	for (int i = 0, n; i < ops->n; i += n) {
 		n = same_from(ops, i, false);
 		for (int k = 0; k < n; k++)
-			of[k] = ops->at[i + k].seconds;
-		double seconds = shared ? mean(&ops->at[i], n, times) : quartile(of, n);
+			of[k] = ops->at[i + k].busy;
+		double seconds = shared ? mean(of, n) : quartile(of, n);
 		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
 		out->seconds += seconds;
 	}
@@ -277,7 +261,7 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 	if (transfers.n)
 		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
 	Spans spans = find_spans(&transfers, a);
-	find_ops(&ops, &times, shared, &spans, out, a);
+	find_ops(&ops, shared, &spans, out, a);
 	find_transfers(&transfers, out, a);
 	return true;
 }

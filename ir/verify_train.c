@@ -31,9 +31,9 @@ static const Op *find_op(const Verify *v, SectionKind s, OpKind kind)
 static void check_updates(Verify *v, const OptimizerInfo *opt)
 {
 	IR_FOR_OPS(v->m, SEC_UPDATE, op) {
-		const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->name;
-		if (strcmp(does, opt->name)) {
-			fail(v, "the optimizer is \"%s\", and update_shard of unit %s is that of \"%s\"", opt->name,
+		const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->text;
+		if (strcmp(does, opt->text)) {
+			fail(v, "the optimizer is \"%s\", and update_shard of unit %s is that of \"%s\"", opt->text,
 				op->unit ? op->unit->name : "", does);
 			return;
 		}

@@ -253,54 +253,49 @@ static void read_collectives(Reader *r, json_t *list)
 	}
 }
 
-static bool read_skew(Reader *r, const char *at, json_t *row, MachineSkew *s)
+static bool same_layout(MachineLayout x, MachineLayout y)
 {
-	static const char *const known[] = {"layout", "runs", "times"};
+	return x.ranks == y.ranks && x.threads == y.threads;
+}
+
+static bool read_step(Reader *r, const char *at, json_t *row, MachineStep *s)
+{
+	static const char *const known[] = {"program", "layout", "collectives", "ops", "rest"};
 	bool ok = check_members(r, at, row, COUNT_OF(known), known);
 	if (!json_is_object(row))
 		return false;
+	s->program = read_text(r, at_member(r, at, "program"), json_object_get(row, "program"), "what tells the program "
+		"from others");
 	ok = read_layout(r, at_member(r, at, "layout"), json_object_get(row, "layout"), &s->layout) && ok;
-	ok = read_whole(r, at, row, "runs", 1, 1e6, &s->runs) && ok;
-	return read_plain(r, at, row, "times", 1, 100, &s->times) && ok;
+	ok = read_whole(r, at, row, "collectives", 0, 1e6, &s->collectives) && ok;
+	ok = read_plain(r, at, row, "ops", seconds_least, seconds_most, &s->ops) && ok;
+	return read_plain(r, at, row, "rest", seconds_least, seconds_most, &s->rest) && s->program && ok;
 }
 
-static void read_skews(Reader *r, json_t *list)
+static void read_steps(Reader *r, json_t *list)
 {
-	const char *at = at_member(r, r->m->file, "skew");
+	const char *at = at_member(r, r->m->file, "steps");
 	size_t n = json_array_size(list);
 	if (!json_is_array(list))
-		diag_error(r->d, at, "expected an array of how long ranks wait for each other");
+		diag_error(r->d, at, "expected an array of measured steps");
 	else if (r->m->cuda)
 		diag_error(r->d, at, "is of CPUs: ranks of GPUs are taken to be equally fast");
-	r->m->skew = NEW_N(r->a, MachineSkew, n);
+	r->m->step = NEW_N(r->a, MachineStep, n);
 	for (size_t i = 0; i < n; i++) {
-		MachineSkew *s = &r->m->skew[r->m->n_skew];
+		MachineStep *s = &r->m->step[r->m->n_steps];
 		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
-		if (!read_skew(r, here, json_array_get(list, i), s))
+		if (!read_step(r, here, json_array_get(list, i), s))
 			continue;
-		for (int k = 0; k < r->m->n_skew; k++)
-			if (r->m->skew[k].layout.ranks == s->layout.ranks && r->m->skew[k].layout.threads == s->layout.threads)
-				diag_error(r->d, here, "this layout is in an earlier row");
-		r->m->n_skew++;
+		for (int k = 0; k < r->m->n_steps; k++)
+			if (!strcmp(r->m->step[k].program, s->program) && same_layout(r->m->step[k].layout, s->layout))
+				diag_error(r->d, here, "this program is in an earlier row with the same layout");
+		r->m->n_steps++;
 	}
-}
-
-double machine_skew(const Machine *m, MachineLayout l)
-{
-	const MachineSkew *found = NULL;
-	double cores = m->of[MACHINE_RANKS];
-	for (int i = 0; i < m->n_skew; i++) {
-		const MachineSkew *s = &m->skew[i];
-		bool like = (s->layout.ranks <= cores) == (l.ranks <= cores);
-		if (like && (!found || abs(s->layout.ranks - l.ranks) < abs(found->layout.ranks - l.ranks)))
-			found = s;
-	}
-	return l.ranks > 1 && found ? found->times : 1;
 }
 
 /* Members that are lists of measured rows, which files that are like another do not take from it. */
 static const struct { const char *key; void (*read)(Reader *r, json_t *list); } lists[] = {
-	{"kernels", read_kernels}, {"collectives", read_collectives}, {"skew", read_skews},
+	{"kernels", read_kernels}, {"collectives", read_collectives}, {"steps", read_steps},
 };
 
 /* The number of the list with this key; COUNT_OF(lists): there is none. */

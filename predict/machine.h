@@ -17,7 +17,8 @@ typedef enum MachineNumber {
 /* How a host is shared while a kernel runs: ranks that work at the same time, and the threads of each. */
 typedef struct MachineLayout { int ranks, threads; } MachineLayout;
 
-/* A measured kernel.  op: an ir_signature; kind: its first word; tf32: on a GPU, its f32 products rounded to TF32. */
+/* A measured kernel; where ranks take turns on cores, how long it has one.  op: an ir_signature; kind: its first word;
+ * tf32: on a GPU, its f32 products rounded to TF32. */
 typedef struct MachineKernel {
 	const char *op, *kind;
 	MachineLayout layout;
@@ -32,9 +33,16 @@ typedef struct MachineCollective {
 	Communicator comm;
 } MachineCollective;
 
-/* How many times as long as their ops steps of programs take on CPUs, beside their collectives, since ranks with equal
- * work wait for each other; the mean of so many runs of shardc calibrate.  Of more ranks than cores: and for turns. */
-typedef struct MachineSkew { MachineLayout layout; int runs; double times; } MachineSkew;
+/* A measured step of a program on CPUs.  Of more ranks than cores, `ops` is as many times what they take of a core as
+ * there are turns. */
+typedef struct MachineStep {
+	const char *program; /* what tells it from others */
+	MachineLayout layout;
+	int collectives;     /* of several ranks */
+	double ops, rest;    /* seconds: of its ops together; of the step without what its collectives take */
+} MachineStep;
+/* Of CPUs: how many times as long as its ops alone a step takes, and seconds more for each of its collectives. */
+typedef struct MachineSkew { double times, each; } MachineSkew;
 
 typedef struct Machine {
 	const char *name, *file;
@@ -43,16 +51,23 @@ typedef struct Machine {
 	const char *source[MACHINE_NUMBERS]; /* NULL: the file leaves the number out */
 	MachineKernel *kernel; int n_kernels;
 	MachineCollective *collective; int n_collectives;
-	MachineSkew *skew; int n_skew;
+	MachineStep *step; int n_steps;
 	Map *by_op;                          /* machine_key -> a MachineKernel */
 } Machine;
 
 /* Reads a machine file.  NULL after messages, one for each problem of the file. */
 Machine *machine_read(const char *path, Arena *a, Diag *d);
 int64_t machine_world(const Machine *m); /* ranks of all its hosts */
-/* Of the row of the nearest number of ranks, which has a core for each rank, or not, as the layout has; 1: there is
- * none, or one rank, or a GPU. */
-double machine_skew(const Machine *m, MachineLayout l);
+/* ---- layouts.c ---- */
+
+/* Ranks of the layout that run at a time. */
+int machine_running(const Machine *m, MachineLayout l);
+/* The layout of the rows of kernels that are read for l.  It is l itself unless its ranks take turns: then the nearest
+ * in which ranks of so many threads do, or that of the ranks that run at a time if there is none. */
+MachineLayout machine_rows(const Machine *m, MachineLayout l);
+/* What steps of the nearest layout say, by least squares; the layout has one rank, or a core for each
+ * of several, or fewer cores, as l has.  {1, 0}: there is none, or a GPU. */
+MachineSkew machine_skew(const Machine *m, MachineLayout l);
 
 /* Bytes of memory of its host that a rank pins beyond what it may; 0 where the file does not say what it may. */
 static inline int64_t machine_overpins(const Machine *m, int64_t bytes)

@@ -231,7 +231,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
 			out->bound.copies += times * b.copies;
-			out->of = (PriceOf){m, t->running, t->turns};
+			out->of = (PriceOf){m, t->rows, t->turns};
 		}
 		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
 	}

@@ -104,7 +104,7 @@ static double seconds_of(const Pricing *p, const Op *op)
 		w.tiles = w.calls = 0;
 		w.bytes = MAX(w.bytes - (double)type_bytes(&op_in(op, 0)->type), 0);
 	}
-	return p->of->turns * cost_seconds(p->of->machine, op, &w, p->of->running,
+	return p->of->turns * cost_seconds(p->of->machine, op, &w, p->of->rows,
 		p->o->precision.matmul_precision == MATMUL_TF32).seconds;
 }
 

@@ -10,7 +10,7 @@ typedef struct Price Price;
 /* How ops run: how the host is shared, and how many times as long they take since ranks take turns and wait. */
 typedef struct PriceOf {
 	const Machine *machine;
-	MachineLayout running;
+	MachineLayout rows;
 	double turns;
 } PriceOf;
 /* Of the values that backward of this program reads from repeated blocks of forward.  It lives in the arena. */

@@ -30,10 +30,11 @@ static double filled(const Machine *m, const Work *w)
 	return m->cuda && w->tiles > 0 ? w->tiles / (p * ceil(w->tiles / p)) : 1;
 }
 
-/* The share of a host that one rank has, where machine files state what all its cores or one GPU do. */
+/* The share of a host that one rank has while it runs, where machine files state what all its cores or one GPU do. */
 static double share(const Machine *m, MachineLayout l)
 {
-	return m->cuda ? 1 : MIN((double)l.threads, m->of[MACHINE_RANKS] / l.ranks) / m->of[MACHINE_RANKS];
+	double cores = m->of[MACHINE_RANKS];
+	return m->cuda ? 1 : MIN((double)l.threads, cores / machine_running(m, l)) / cores;
 }
 
 double cost_at_peak(const Machine *m, const Work *w, MachineLayout l, bool tf32)
@@ -60,7 +61,7 @@ static double tiles_of_attention(const Work *w, double products, double special)
 
 static double roofline(const Machine *m, const Work *w, MachineLayout l, bool tf32)
 {
-	double part = share(m, l), bus = m->cuda ? 1 : 1.0 / l.ranks;
+	double part = share(m, l), bus = m->cuda ? 1 : 1.0 / machine_running(m, l);
 	double products = cost_at_peak(m, w, l, tf32) / (efficiency(m, w) * filled(m, w));
 	double bytes = w->bytes / (m->of[MACHINE_BANDWIDTH] * bus);
 	double special = w->special / (m->of[MACHINE_SPECIAL] * part);
@@ -78,10 +79,19 @@ static double distance(double x, double y)
 	return fabs(log((x + 1) / (y + 1)));
 }
 
-/* How unlike the work of a row is; 0: equal. */
-static double unlike(const MachineKernel *k, const Work *w)
+/* Whether the row is of this optimizer; "": of an op that is no update. */
+static bool is_of(const MachineKernel *k, const char *optimizer)
 {
-	return distance(k->flops, w->flops) + distance(k->bytes, w->bytes) + distance(k->special, w->special);
+	size_t all = strlen(k->op), n = strlen(optimizer);
+	return all >= n && !strcmp(k->op + all - n, optimizer);
+}
+
+/* How unlike the work of a row is; 0: equal. */
+static double unlike(const MachineKernel *k, const Work *w, const char *optimizer)
+{
+	const double other = 4; /* updates of another optimizer say something of the machine, but little of this one */
+	return distance(k->flops, w->flops) + distance(k->bytes, w->bytes) + distance(k->special, w->special)
+		+ (is_of(k, optimizer) ? 0 : other);
 }
 
 static Work work_of(const MachineKernel *k, const Work *like)
@@ -98,8 +108,8 @@ static Work work_of(const MachineKernel *k, const Work *like)
 static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
 	const Value *first = op_in(op, 0);
-	const char *kind = op_info[op->kind].text, *dtype = !first ? ""
-		: first->type.kind == TYPE_TENSOR ? dtype_info[first->type.dtype].text : "f32";
+	const char *optimizer = attr_get_str(op->attrs, "optimizer", ""), *kind = op_info[op->kind].text;
+	const char *dtype = !first ? "" : first->type.kind == TYPE_TENSOR ? dtype_info[first->type.dtype].text : "f32";
 	double sum = 0, weights = 0;
 	bool rounded = m->cuda && cost_rounds(w, tf32);
 	for (int i = 0; i < m->n_kernels; i++) {
@@ -112,7 +122,7 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 		double expected = roofline(m, &row, l, tf32);
 		if (expected < 1e-15)
 			continue; /* as good as no work: its time says nothing of a rate */
-		double far = unlike(k, w), weight = 1 / (1e-6 + far * far * far * far);
+		double far = unlike(k, w, optimizer), weight = 1 / (1e-6 + far * far * far * far);
 		sum += weight * log(k->seconds / expected);
 		weights += weight;
 	}

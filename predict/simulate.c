@@ -5,6 +5,8 @@
  * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
  * kernel is slower by the machine's contention; what remains of it is then counted at the new rate.
  *
+ * On a CPU, ops and collectives are longer by the machine's skew.
+ *
  * A gather of parameters that rest in memory of a GPU's host begins with a copy of the rank's part, which takes its
  * bytes over the link to the host and does not slow kernels down: a copy engine makes it, or a cast that mostly waits
  * for the link.
@@ -27,6 +29,7 @@ typedef struct Simulation {
 	VEC(Transfer *) transfers;
 	PtrMap *transfer_of;       /* collective -> its Transfer */
 	PtrMap *recorded;          /* record -> its time, a double */
+	MachineSkew skew;
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
 	double copied[2];          /* when the copies out, in have ended */
@@ -99,7 +102,7 @@ static void compute(Simulation *s, const Op *op)
 		return;
 	const LayoutUnit *u = op->unit ? &s->o->plan->layout->unit[op->unit->index] : NULL;
 	w.host = u ? (layout_states_away(u) ? w.states : 0) + (layout_params_away(u) ? w.rest : 0) : 0;
-	CostTime alone = cost_seconds(s->o->machine, op, &w, t->running, s->o->tf32);
+	CostTime alone = cost_seconds(s->o->machine, op, &w, t->rows, s->o->tf32);
 	alone.seconds *= t->turns;
 	double begin = s->now;
 	s->now = end_of(s, alone.seconds);
@@ -161,10 +164,11 @@ static void place(Simulation *s, Transfer *t, double from)
 	CostMessage c = message_of(s, t->row);
 	t->begin = MAX(from, s->free[stream]);
 	t->talks = t->begin + copy_seconds(s, t->row);
-	t->end = t->talks + cost_transfer(s->o->machine, &c);
+	t->end = t->talks + cost_transfer(s->o->machine, &c) + s->skew.each;
 	s->free[stream] = t->end;
 	CostMessage empty = {c.kind, 0, c.members, c.hosts, c.comm};
-	double moving = t->end - t->talks - (stream == RT_STREAM_SYNC ? 0 : cost_transfer(s->o->machine, &empty));
+	double latency = cost_transfer(s->o->machine, &empty) + s->skew.each;
+	double moving = t->end - t->talks - (stream == RT_STREAM_SYNC ? 0 : latency);
 	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
 	t->moving = MAX(moving, 0);
 	s->t->moving[stream] += t->moving;
@@ -419,11 +423,10 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 		.layout = {(int)ceil_div(o->plan->who.world, hosts), MAX(o->threads, 1)}};
 	if (o->machine->cuda)
 		t->layout = (MachineLayout){1, 1};
-	int cores = o->machine->cuda ? 1 : MAX((int)o->machine->of[MACHINE_RANKS], 1);
-	t->running = (MachineLayout){MIN(t->layout.ranks, MAX(cores / t->layout.threads, 1)), t->layout.threads};
-	t->turns = (double)t->layout.ranks / t->running.ranks * machine_skew(o->machine, t->layout);
-	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a),
-		.end_of_copy = ptrmap_new(a)};
+	t->rows = machine_rows(o->machine, t->layout);
+	Simulation s = {.m = m, .o = o, .t = t, .a = a, .skew = machine_skew(o->machine, t->layout),
+		.transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a), .end_of_copy = ptrmap_new(a)};
+	t->turns = (double)t->layout.ranks / machine_running(o->machine, t->layout) * s.skew.times;
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op)
 			queue(&s, op);

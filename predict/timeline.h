@@ -62,8 +62,8 @@ typedef struct Timeline {
 	const Machine *machine;
 	LayoutRank who;
 	MachineLayout layout;
-	MachineLayout running;  /* CPU: those of it that run at a time, since there are no more cores */
-	double turns;           /* CPU: as many times as long as alone ops take, as ranks take turns and wait for others */
+	MachineLayout rows;     /* whose rows of kernels say what ops take */
+	double turns;           /* CPU: as many times as long as alone ops take, as ranks take turns, and by the skew */
 	bool threads;           /* CPU: collectives run beside computing */
 	Slice *slice; int n_slices;
 	Transfer **transfer; int n_transfers;

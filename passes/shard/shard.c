@@ -546,7 +546,7 @@ static void reduce_scalars(Shard *s, Op *norm, Op *step, Value **shards, int n)
 
 static Attr *update_attrs(Module *m, const OptimizerChoice *opt)
 {
-	Attr *attrs = attr_str(m, NULL, "optimizer", opt->info->name);
+	Attr *attrs = attr_str(m, NULL, "optimizer", opt->info->text);
 	return opt->nesterov ? attr_int(m, attrs, "nesterov", 1) : attrs;
 }
 

@@ -225,8 +225,8 @@ const char *collective_name(RtCollectiveKind kind); /* "all_gather" */
 /* What the host does between ops. */
 typedef enum TraceHost { TRACE_LOOP, TRACE_DATA, TRACE_EVAL, TRACE_SAVE, TRACE_LOG, TRACE_HOSTS } TraceHost;
 /* Makes this rank's file and the memory for all that steps [first, last] record; false after a message.  Called before
- * the first step. */
-bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d);
+ * the first step.  turns: ranks take turns on cores, so it also records how long ops of CPUs have had one. */
+bool trace_open(Rt *rt, int64_t first, int64_t last, bool turns, Diag *d);
 const char *trace_path(const Rt *rt, int rank, Arena *a); /* the file of a rank, with --trace */
 /* The step of this number, from 1, begins: recording begins with `first`, and the file is written when the step after
  * `last` begins, or by trace_close.  The latter warns where no step was recorded, which leaves an older file as it is,

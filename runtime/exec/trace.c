@@ -29,6 +29,7 @@ static int row_of(int beside)
 /* An op begins (row >= 0: of the program's table), or the host does something (row NOTHING). */
 typedef struct Mark {
 	int64_t at;          /* a stamp; in the host's own chain nanoseconds */
+	int64_t busy;        /* with turns: nanoseconds that the thread has had a core */
 	int32_t step, row, seq;
 	int8_t program, size, host; /* host: NOTHING: nothing is recorded until the next mark */
 } Mark;
@@ -44,6 +45,7 @@ struct Trace {
 	Program program;
 	const RtOp *(*rows)[PROGRAM_LAST + 1]; /* [size] */
 	int next, n;         /* of the program that runs: the row of the next mark; rows */
+	bool turns;          /* ranks take turns on cores: an op may take longer than it has a core */
 	bool on;             /* steps are being recorded */
 	bool has_eval;       /* the current step's evaluation has run its first batch */
 	bool done, failed;
@@ -58,10 +60,10 @@ static const char *const program_text[] = {[PROGRAM_STEP] = "step", [PROGRAM_EVA
 	[PROGRAM_OUTSIDE] = "outside", [PROGRAM_FIRST] = "first", [PROGRAM_MIDDLE] = "middle", [PROGRAM_LAST] = "last"};
 static const char *const section_text[] = {"forward", "backward", "update", "eval"};
 
-static int64_t now_ns(void)
+static int64_t now_ns(clockid_t clock)
 {
 	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -79,7 +81,8 @@ static void put_mark(Rt *rt, Chain *c, int64_t at, int row, int host)
 	const Trace *t = rt->p->trace;
 	if (c->n == c->cap)
 		ice("a trace has room for %d marks only", c->cap);
-	c->at[c->n++] = (Mark){.at = at, .step = (int32_t)t->step, .row = row, .program = (int8_t)t->program,
+	int64_t busy = t->turns && !trace_host_apart ? now_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
+	c->at[c->n++] = (Mark){.at = at, .busy = busy, .step = (int32_t)t->step, .row = row, .program = (int8_t)t->program,
 		.size = (int8_t)rt->p->size, .host = (int8_t)host};
 }
 
@@ -97,7 +100,7 @@ void trace_host(Rt *rt, TraceHost what)
 	if (!t || !t->on)
 		return;
 	if (trace_host_apart)
-		put_mark(rt, &t->host, now_ns(), NOTHING, (int)what);
+		put_mark(rt, &t->host, now_ns(CLOCK_MONOTONIC), NOTHING, (int)what);
 	else
 		put_mark(rt, &t->compute, trace_stamp(rt, COMPUTE), NOTHING, (int)what);
 }
@@ -208,6 +211,7 @@ static int word(const char *name)
 	return (int)strcspn(name, " ");
 }
 
+/* m[1] is the next mark. */
 static void put_slice(const Rt *rt, FILE *f, const Mark *m, int thread, int64_t begin, int64_t end)
 {
 	static const char *const before[] = {[RT_COMPUTES] = "", [RT_ISSUES] = "issue ", [RT_WAITS] = "wait "};
@@ -224,6 +228,8 @@ static void put_slice(const Rt *rt, FILE *f, const Mark *m, int thread, int64_t 
 	begin_slice(rt, f, before[op->kind], op->name, cat, word(cat));
 	fprintf(f, "\"tid\":%d,", thread);
 	put_time(f, begin, end);
+	if (t->turns && !trace_host_apart)
+		fprintf(f, "\"tdur\":%" PRId64 ".%03d,", (m[1].busy - m->busy) / 1000, (int)((m[1].busy - m->busy) % 1000));
 	put_op(t, f, m, op);
 	fputs("}}", f);
 }
@@ -405,12 +411,13 @@ static Room room_of(Rt *rt, Trace *t)
 	return (Room){marks + BETWEEN, OF_BATCH * (accum + 1) + BETWEEN, transfers};
 }
 
-bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
+bool trace_open(Rt *rt, int64_t first, int64_t last, bool turns, Diag *d)
 {
 	Arena *a = rt->p->arena;
 	int64_t steps = last - first + 1;
 	Trace *t = NEW(a, Trace);
-	*t = (Trace){.first = first, .last = last, .step = first - 1, .path = trace_path(rt, rt->p->world.rank, a)};
+	*t = (Trace){.first = first, .last = last, .turns = turns, .step = first - 1,
+		.path = trace_path(rt, rt->p->world.rank, a)};
 	t->rows = arena_alloc(a, (size_t)MAX(rt->model->n_sizes, 1) * sizeof(*t->rows));
 	Room room = room_of(rt, t);
 	int beside = rt->model->n_copies ? TRACE_BESIDE : RT_STREAMS;

@@ -462,12 +462,12 @@ static bool open_trace(Run *run)
 	if (!o->trace || n < 1)
 		return true;
 	Diag *d = agree_begin(&held, s->d);
-	bool ok = !o->text[OPT_trace_steps] || wanted.last <= n;
+	bool turns = start_takes_turns(&s->rt), ok = !o->text[OPT_trace_steps] || wanted.last <= n;
 	if (!ok)
 		diag_error(d, o->program, "--trace-steps=%s: this run has %" PRId64 " step%s", o->text[OPT_trace_steps], n,
 			n == 1 ? "" : "s");
 	OptionRANGE steps = {s->first_step + MIN(wanted.first, n), s->first_step + MIN(wanted.last, n)};
-	ok = ok && trace_open(&s->rt, steps.first, steps.last, d);
+	ok = ok && trace_open(&s->rt, steps.first, steps.last, turns, d);
 	if (ok && s->rt.model->need_cuda && session_is_first(s))
 		diag_note(s->d, o->trace, "steps up to %" PRId64 " run call by call, not as CUDA graphs, so that events "
 			"take the time of each op", steps.last);

@@ -136,26 +136,43 @@ static int cores_of_host(const Cores *all, int n, int host)
 	return CPU_COUNT(&any);
 }
 
+static int threads_of_host(const Cores *all, int n, int host)
+{
+	int threads = 0;
+	for (int r = 0; r < n; r++)
+		threads += all[r].host == host ? all[r].threads : 0;
+	return threads;
+}
+
+/* Those of all ranks; NULL: a rank is lost. */
+static const Cores *gather_cores(const Rt *rt)
+{
+	const World *w = &rt->p->world;
+	Cores mine = {.host = w->host, .threads = device_threads()}, *all = NEW_N(rt->p->arena, Cores, w->size);
+	sched_getaffinity(0, sizeof(mine.set), &mine.set);
+	return control_all_gather(rt->p->control, &mine, sizeof(mine), all) ? all : NULL;
+}
+
 /* The result is equal on all ranks: if any has no core to spare, none gets such threads. */
 bool start_comm_threads(const Rt *rt)
 {
-	struct RtPrivate *p = rt->p;
+	const struct RtPrivate *p = rt->p;
 	const World *w = &p->world;
-	if (rt->p->world.size < 2 || p->options->text[OPT_comm_threads])
+	if (w->size < 2 || p->options->text[OPT_comm_threads])
 		return p->options->comm_threads > 0;
 	if (w->n_hosts > 1 && !w->threads)
 		return false;
-	Cores mine = {.host = w->host, .threads = device_threads()}, *all = NEW_N(p->arena, Cores, w->size);
-	sched_getaffinity(0, sizeof(mine.set), &mine.set);
-	if (!control_all_gather(p->control, &mine, sizeof(mine), all))
-		return false;
-	bool spare = true;
-	for (int r = 0; r < w->size; r++) {
-		int threads = 0;
-		for (int k = 0; k < w->size; k++)
-			threads += all[k].host == all[r].host ? all[k].threads : 0;
+	const Cores *all = gather_cores(rt);
+	bool spare = all;
+	for (int r = 0; r < w->size && all; r++)
 		spare = spare && CPU_COUNT(&all[r].set) > all[r].threads &&
-			cores_of_host(all, w->size, all[r].host) > threads;
-	}
+			cores_of_host(all, w->size, all[r].host) > threads_of_host(all, w->size, all[r].host);
 	return spare;
+}
+
+bool start_takes_turns(const Rt *rt)
+{
+	const World *w = &rt->p->world;
+	const Cores *all = w->size > 1 ? gather_cores(rt) : NULL;
+	return all && threads_of_host(all, w->size, w->host) > cores_of_host(all, w->size, w->host);
 }

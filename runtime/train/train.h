@@ -107,6 +107,8 @@ bool start_check_world(const Rt *rt, Diag *d);
 int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d);
 /* Whether collectives get threads: as --comm-threads says, else if every rank has a core to spare. */
 bool start_comm_threads(const Rt *rt);
+/* Whether the ranks of this host have more threads than cores.  All ranks call it. */
+bool start_takes_turns(const Rt *rt);
 
 /* ---- signals.c ---- */
 

@@ -5,9 +5,11 @@ usage: tests/e2e/trace.py TRACE.json WORLD RANK FIRST:LAST LOG.jsonl|- PROGRAM=P
        FIRST:LAST  the steps that it must have, and no others
        PROGRAM     step, first, middle, last or eval, with the text of its module at PLAN
 Every op that has code is there once each time its program runs, in the order of the plan, with its section; collectives lie
-within the steps on their streams; the slices of computing leave no time of a step out."""
+within the steps on their streams; the slices of computing leave no time of a step out.  Ops have their time on a core as
+well if ranks take turns on cores, and not otherwise."""
 import collections
 import json
+import os
 import pathlib
 import re
 import sys
@@ -90,6 +92,12 @@ def main(path, world, rank, steps, log, *plans):
             assert e["args"]["bytes"] >= 0, e
     if int(world) > 1:
         assert sum(e["args"]["bytes"] for e in slices if "bytes" in e["args"]), "nothing was received"
+    ops = [e for e in computing if "op" in e["args"]]
+    if int(world) * other["threads"] > len(os.sched_getaffinity(0)):
+        assert all(e["tdur"] >= 0 for e in ops), [e for e in ops if "tdur" not in e][:1]
+        assert 0 < sum(e["tdur"] for e in ops) <= 1.01 * sum(e["dur"] for e in ops)
+    else:
+        assert not any("tdur" in e for e in slices)
     if log != "-":
         took = {r["step"]: r["step_ms"] for r in map(json.loads, open(log)) if "step_ms" in r}
         for step in wanted:

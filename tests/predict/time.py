@@ -3,10 +3,10 @@
 
 usage: tests/predict/time.py SHARDC DIR [--rounds N] [--only REGEX] [--machine FILE.json] [--json FILE.jsonl]
 
-Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out.  In every round this machine is calibrated
-with the ops of the models, and then the program of each case runs until its two fastest runs agree.  What is compared
-is the least step of all rounds:
-the prediction is of a machine that has nothing else to do.  --machine: a file of an earlier run, and no calibration.
+Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out.  In every round each model is calibrated,
+and then the program of each of its cases runs until its two fastest runs agree.  What is compared is the step of the
+fastest run: the prediction is of a machine that has nothing else to do.  --machine: a file of an earlier run, and no
+calibration.
 The table goes to standard output, and each row to --json.  It ends with 1 when a bar is missed."""
 import argparse
 import json
@@ -68,11 +68,12 @@ def main():
     programs = [Program(shardc, folder / f"case{i}", words_of(name, half, folder), flags.split(), ids_of(name))
                 for i, (name, flags, half) in enumerate(cases)]
     for _ in range(o.rounds):
-        if not o.machine:
-            calibrate(shardc, folder, machine, dict.fromkeys(c[0] for c in cases))
-        for program in programs:
-            for ranks in RANKS:
-                program.settle(ranks, cores)
+        for name in dict.fromkeys(c[0] for c in cases):
+            if not o.machine:
+                calibrate(shardc, folder, machine, [name])
+            for case, program in zip(cases, programs):
+                for ranks in RANKS if case[0] == name else ():
+                    program.settle(ranks, cores)
     rows = []
     for case, program in zip(cases, programs):
         for ranks in RANKS:

@@ -104,15 +104,14 @@ class Program:
         return words
 
     def run(self, ranks, cores):
-        """Trains some steps; returns the least.  Of ranks that take turns on cores one step may be short because
-        another is long: there the mean over the faster half of the steps counts, as calibration takes it."""
+        """Trains some steps; returns the time of one as calibration takes it: the lower quartile, and of ranks that take
+        turns on cores, where one step may be short because another is long, the mean."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
         call(self.folder / "train", *self.data, "--steps", STEPS, "--lr", "1e-6", "--ranks", ranks, "--threads",
              max(cores // ranks, 1), "--log", log)
         steps = [row["step_ms"] for row in map(json.loads, log.open()) if "step_ms" in row and "step" in row][WARM:]
-        fast = sorted(steps)[:(len(steps) + 1) // 2]
-        step = sum(fast) / len(fast) if ranks > cores else fast[0]
+        step = sum(steps) / len(steps) if ranks > cores else sorted(steps)[len(steps) // 4]
         self.runs.setdefault(ranks, []).append(step)
         self.least[ranks] = min(self.runs[ranks])
         return step

@@ -66,10 +66,11 @@ static void traces(void)
 
 /* ---- machines ---- */
 
-/* What an op takes, and how many times as long beside a collective; how many times as long as its ops a step takes
- * where ranks wait for each other, with a core for each and without. */
+/* What an op takes, and how many times as long beside a collective. */
 enum { OP_US = 10, STREAM_GB = 20 };
-static const double slower = 1.25, waits = 1.0625, waits_for_turns = 1.5;
+static const double slower = 1.25;
+/* By how much a step is longer: of one rank, of ranks that have a core each, of ranks that take turns. */
+static const MachineSkew alone = {1.03125, 0}, beside = {1.0625, 2e-6}, in_turns = {1.5, 20e-6};
 
 static double seconds_of(const Op *op)
 {
@@ -78,24 +79,25 @@ static double seconds_of(const Op *op)
 }
 
 /* What a run of the program would record: every second op runs beside a collective, if that has a thread or a GPU's
- * stream.  turns: ranks for each core. */
-static Steps recorded(const Module *m, const RunAs *as, int turns, Arena *a)
+ * stream. */
+static Steps recorded(const Module *m, const RunAs *as, Arena *a)
 {
 	Steps s = {0};
-	bool beside = as->yields & YIELDS_CONTENTION;
+	bool contends = as->yields & YIELDS_CONTENTION;
+	MachineSkew skew = as->layout.ranks == 1 ? alone : as->turns > 1 ? in_turns : beside;
 	int number = 0;
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op) {
-			bool slow = beside && number % 2;
+			bool slow = contends && number % 2;
 			StepOp x = {number++, seconds_of(op) * (slow ? slower : 1), slow};
 			vec_push(a, &s.ops, x);
 			s.seconds += x.seconds;
 		}
-	s.whole = s.seconds * turns * (turns > 1 ? waits_for_turns : waits);
+	s.whole = s.seconds * as->turns * skew.times;
 	if (as->layout.ranks > 1) {
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e6, 1e-3}));
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e3, as->comm == COMM_MPI ? 1e-9 : 1e-5}));
-		s.whole += 1e-3 + 1e-5;
+		s.whole += 1e-3 + s.transfers.at[1].seconds + 2 * skew.each;
 	}
 	return s;
 }
@@ -122,14 +124,13 @@ static void add_program(Measured *all, const Probe *p, const RunAs *run, int n, 
 		UNIT_END("a probe does not compile");
 	const Module *m = v.of[VARIANT_ONLY];
 	for (int i = 0; i < n; i++) {
-		MeasuredRun base = {&run[run[i].base], &s[run[i].base]};
-		s[i] = recorded(m, &run[i], run[i].yields & YIELDS_SKEW ? run[i].layout.ranks / base.as->layout.ranks : 1, a);
+		s[i] = recorded(m, &run[i], a);
 		measured_add(all, m, &o, (MeasuredRun){&run[i], &s[i]}, a);
 		if (run[i].yields & YIELDS_CONTENTION)
 			measured_beside(all, m, &o, (MeasuredRun){&run[i], &s[i]},
 				(MeasuredRun){&run[run[i].alone], &s[run[i].alone]}, a);
-		if (run[i].yields & YIELDS_SKEW)
-			measured_skew(all, (MeasuredRun){&run[i], &s[i]}, base, a);
+		if (run[i].yields & YIELDS_STEP)
+			measured_step(all, p->name, (MeasuredRun){&run[i], &s[i]}, a);
 	}
 	ir_module_free(v.of[VARIANT_ONLY]);
 }
@@ -162,6 +163,28 @@ static int count_rows(const Machine *m, Communicator comm, int ranks)
 	return n;
 }
 
+static bool like(MachineSkew x, MachineSkew y)
+{
+	return fabs(x.times - y.times) < 1e-4 && fabs(x.each - y.each) < 1e-7;
+}
+
+/* Steps of which not all coefficients follow: all with the same collectives for their ops, faster than their ops, with
+ * collectives that save time. */
+static void odd_steps(void)
+{
+	MachineStep alike[] = {{"a", {2, 1}, 10, 1, 1.5}, {"b", {2, 1}, 20, 2, 3}}, fast[] = {{"a", {2, 1}, 10, 1, 0.5}},
+		saving[] = {{"a", {2, 1}, 10, 1, 1.25}, {"b", {2, 1}, 0, 1, 1.5}};
+	Machine m = {.of[MACHINE_RANKS] = 2, .step = alike, .n_steps = 2};
+	MachineLayout l = {2, 1};
+	CU_ASSERT(like(machine_skew(&m, l), (MachineSkew){1.5, 0}));
+	m.step = fast, m.n_steps = 1;
+	CU_ASSERT(like(machine_skew(&m, l), (MachineSkew){1, 0}));
+	m.step = saving, m.n_steps = 2;
+	MachineSkew s = machine_skew(&m, l);
+	CU_ASSERT(s.times > 1.25 && s.times < 1.5 && s.each == 0);
+	CU_ASSERT(like(machine_skew(&m, (MachineLayout){1, 1}), (MachineSkew){1, 0}));
+}
+
 static void cores(void)
 {
 	Arena *a = arena_new();
@@ -170,10 +193,10 @@ static void cores(void)
 	CU_ASSERT_PTR_NOT_NULL(strstr(m->source[MACHINE_CONTENTION], "measured by shardc calibrate: "));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 4), 2);
 	CU_ASSERT_EQUAL(count_rows(m, COMM_SHM, 8), 2);
-	CU_ASSERT_EQUAL(machine_skew(m, (MachineLayout){1, 4}), 1);
-	CU_ASSERT(equal(machine_skew(m, (MachineLayout){4, 1}), waits));
-	CU_ASSERT(equal(machine_skew(m, (MachineLayout){2, 2}), waits));
-	CU_ASSERT(equal(machine_skew(m, (MachineLayout){6, 1}), waits_for_turns));
+	CU_ASSERT(like(machine_skew(m, (MachineLayout){1, 4}), alone));
+	CU_ASSERT(like(machine_skew(m, (MachineLayout){4, 1}), beside));
+	CU_ASSERT(like(machine_skew(m, (MachineLayout){2, 2}), beside));
+	CU_ASSERT(like(machine_skew(m, (MachineLayout){6, 1}), in_turns));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_MPI, 4), 2);
 	CU_ASSERT(equal(m->of[MACHINE_LINK_LATENCY], 1e-5)); /* of shm, not of mpi */
 	m = calibrated(&(Host){.ranks = 2, .memory = 1e9, .name = "two"}, false, a);
@@ -198,8 +221,8 @@ static void gpus(void)
 	CU_ASSERT_EQUAL(m->of[MACHINE_PROCESSORS], 100);
 	CU_ASSERT(equal(m->of[MACHINE_CONTENTION], slower));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_NCCL, 2), 2);
-	CU_ASSERT_EQUAL(m->n_skew, 0);
-	CU_ASSERT_EQUAL(machine_skew(m, (MachineLayout){1, 1}), 1);
+	CU_ASSERT_EQUAL(m->n_steps, 0);
+	CU_ASSERT(like(machine_skew(m, (MachineLayout){1, 1}), (MachineSkew){1, 0}));
 	h.ranks = 1;
 	m = calibrated(&h, false, a);
 	CU_ASSERT_PTR_NULL(m->source[MACHINE_LINK]);
@@ -211,10 +234,11 @@ static void gpus(void)
 /* The ops of two layouts, both as a probe's module has them. */
 static Measured measure_all(const Host *h, const Module *m, const Options *o, double one, double two, Arena *a)
 {
-	RunAs as[2] = {{.yields = YIELDS_KERNELS, .layout = {1, 1}}, {.yields = YIELDS_KERNELS, .layout = {2, 1}}};
+	RunAs as[2] = {{.yields = YIELDS_KERNELS, .layout = {1, 1}, .turns = 1},
+		{.yields = YIELDS_KERNELS, .layout = {2, 1}, .turns = 1}};
 	Measured all = {.host = h, .by_op = map_new(a)};
 	for (int i = 0; i < 2; i++) {
-		Steps s = recorded(m, &as[i], 1, a);
+		Steps s = recorded(m, &as[i], a);
 		for (int k = 0; k < s.ops.n; k++)
 			s.ops.at[k].seconds *= k % 2 ? i ? two : one : 1;
 		measured_add(&all, m, o, (MeasuredRun){&as[i], &s}, a);
@@ -240,20 +264,21 @@ static void again(void)
 	Measured then = measure_all(&h, m, &o, 2, 0.5, a), now = measure_all(&h, m, &o, 1, 1, a),
 		all = measure_all(&h, m, &o, 1, 1, a);
 	MachineKernel *row = NEW_N(a, MachineKernel, then.kernels.n);
-	MachineSkew skew = {{2, 1}, 3, 1.5};
+	MachineStep old[] = {{"slower", {2, 1}, 0, 1, 2}, {"faster", {2, 1}, 0, 1, 1.5}};
 	for (int i = 0; i < then.kernels.n; i++)
 		row[i] = then.kernels.at[i].row;
-	measured_skew(&all, (MeasuredRun){&(RunAs){.layout = {2, 1}}, &(Steps){.seconds = 1, .whole = 1.1}},
-		(MeasuredRun){&(RunAs){.layout = {2, 1}}, &(Steps){.seconds = 1}}, a);
-	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n, .skew = &skew, .n_skew = 1}, a);
+	MeasuredRun run = {&(RunAs){.layout = {2, 1}, .turns = 1}, &(Steps){.seconds = 1, .whole = 1.75}};
+	measured_step(&all, "slower", run, a);
+	measured_step(&all, "faster", run, a);
+	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n, .step = old, .n_steps = 2}, a);
 	CU_ASSERT_EQUAL(all.kernels.n, then.kernels.n);
 	for (int i = 0; i < all.kernels.n; i++) {
 		const Measured *kept = all.kernels.at[i].row.layout.ranks == 1 ? &now : &then;
 		CU_ASSERT_EQUAL(all.kernels.at[i].row.seconds, kept->kernels.at[i].row.seconds);
 	}
-	CU_ASSERT_EQUAL_FATAL(all.skew.n, 1);
-	CU_ASSERT_EQUAL(all.skew.at[0].row.runs, 4);
-	CU_ASSERT(equal(all.skew.at[0].row.times, (3 * 1.5 + 1.1) / 4));
+	CU_ASSERT_EQUAL_FATAL(all.steps.n, 2);
+	CU_ASSERT_EQUAL(all.steps.at[0].rest, 1.75);
+	CU_ASSERT_EQUAL(all.steps.at[1].rest, 1.5);
 	ir_module_free(v.of[VARIANT_ONLY]);
 	arena_free(a);
 }
@@ -275,5 +300,6 @@ void suite_calibrate(void)
 	CU_add_test(s, "what traces say", traces);
 	CU_add_test(s, "a machine of cores", cores);
 	CU_add_test(s, "a machine of GPUs", gpus);
+	CU_add_test(s, "steps that do not say all", odd_steps);
 	CU_add_test(s, "what was measured before", again);
 }

@@ -25,7 +25,8 @@ static char path[] = "/tmp/test_machine_" "XX" "XX" "XX";
 
 #define ROW(layout, seconds) "{\"op\": \"relu\", \"layout\": \"" layout "\", \"seconds\": " seconds ", " \
 	"\"flops\": 0, \"bytes\": 8, \"special\": 0}"
-#define SKEW "{\"layout\": \"2x1\", \"runs\": 1, \"times\": 1.5}"
+#define STEP(layout, collectives, ops) "{\"program\": \"a\", \"layout\": \"" layout "\", \"collectives\": " \
+	collectives ", \"ops\": " ops ", \"rest\": 1.5}"
 #define GATHER(ranks, bytes) "{\"kind\": \"all_gather\", \"ranks\": " ranks ", \"bytes\": " bytes ", \"seconds\": 1}"
 
 static void write_file(const char *text)
@@ -79,14 +80,13 @@ static const struct { const char *text, *said; } wrong[] = {
 		"\"seconds\": 1}], " NUMBERS "}", "$.collectives[0].comm: error: expected how ranks talked: \"shm\" or"},
 	{CPU "\"kernels\": [{\"op\": \"relu\", \"tf32\": true}], " NUMBERS "}",
 		"$.kernels[0].tf32: error: products of CPUs do not round"},
-	{CPU "\"skew\": [{\"layout\": \"2x1\", \"runs\": 1, \"times\": 0.5}], " NUMBERS "}",
-		"$.skew[0].times: error: expected a"},
-	{CPU "\"skew\": [{\"layout\": \"2x1\", \"runs\": 1.5, \"times\": 1}], " NUMBERS "}",
-		"$.skew[0].runs: error: 1.5 is no whole number"},
-	{CPU "\"skew\": [{\"layout\": \"2\", \"runs\": 1, \"times\": 1}], " NUMBERS "}",
-		"$.skew[0].layout: error: expected \"RxT\""},
-	{CPU "\"skew\": [" SKEW ", " SKEW "], " NUMBERS "}", "$.skew[1]: error: this layout is in an earlier row"},
-	{CPU "\"skew\": 1.1, " NUMBERS "}", "$.skew: error: expected an array"},
+	{CPU "\"steps\": [" STEP("2x1", "1", "0") "], " NUMBERS "}", "$.steps[0].ops: error: expected a"},
+	{CPU "\"steps\": [" STEP("2x1", "1.5", "1") "], " NUMBERS "}",
+		"$.steps[0].collectives: error: 1.5 is no whole number"},
+	{CPU "\"steps\": [" STEP("2", "1", "1") "], " NUMBERS "}", "$.steps[0].layout: error: expected \"RxT\""},
+	{CPU "\"steps\": [" STEP("2x1", "1", "1") ", " STEP("2x1", "2", "1") "], " NUMBERS "}",
+		"$.steps[1]: error: this program is in an earlier row"},
+	{CPU "\"steps\": 1.1, " NUMBERS "}", "$.steps: error: expected an array"},
 	{CPU "\"kernels\": {}, \"collectives\": null, " NUMBERS "}", "$.collectives: error: expected an array"},
 };
 

@@ -1,0 +1,84 @@
+/* predict/layouts.c: how ranks share the cores of a host, and how much longer their steps take than ops and collectives.
+ *
+ * A step is longer than its ops, each measured by itself: they are not all at their usual speed at once, and something
+ * is between two of them.  That grows with its ops.  Ranks with equal work come to a collective at different times and
+ * have to be woken, and where there are more of them than cores the next finds its data in no cache of the core.  That
+ * grows with its collectives. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "predict/machine.h"
+
+int machine_running(const Machine *m, MachineLayout l)
+{
+	int cores = MAX((int)m->of[MACHINE_RANKS], 1);
+	return MIN(l.ranks, MAX(cores / l.threads, 1));
+}
+
+typedef enum Sharing { ONE_RANK, CORES_FOR_EACH, TURNS } Sharing;
+
+static Sharing sharing_of(const Machine *m, MachineLayout l)
+{
+	return l.ranks <= 1 ? ONE_RANK : l.ranks <= machine_running(m, l) ? CORES_FOR_EACH : TURNS;
+}
+
+static int distance(MachineLayout x, MachineLayout y)
+{
+	return abs(x.ranks - y.ranks) + abs(x.threads - y.threads);
+}
+
+MachineLayout machine_rows(const Machine *m, MachineLayout l)
+{
+	if (sharing_of(m, l) != TURNS)
+		return l;
+	const MachineLayout *near = NULL;
+	for (int i = 0; i < m->n_kernels; i++) {
+		const MachineLayout *x = &m->kernel[i].layout;
+		bool like = x->threads == l.threads && sharing_of(m, *x) == TURNS;
+		if (like && (!near || distance(*x, l) < distance(*near, l)))
+			near = x;
+	}
+	return near ? *near : (MachineLayout){machine_running(m, l), l.threads};
+}
+
+/* Sums over steps of products of x = ops, y = collectives and z = rest, divided by rest: times x + each y is to be z, and
+ * what it is not has a square that grows with the step. */
+typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
+
+static Squares squares_of(const Machine *m, MachineLayout l)
+{
+	Squares s = {0};
+	for (int i = 0; i < m->n_steps; i++) {
+		const MachineStep *step = &m->step[i];
+		double x = step->ops, y = step->collectives, z = step->rest;
+		if (!distance(step->layout, l))
+			s = (Squares){s.xx + x * x / z, s.xy + x * y / z, s.yy + y * y / z, s.xz + x, s.yz + y};
+	}
+	return s;
+}
+
+/* times is at least 1, each at least 0. */
+static MachineSkew fit(Squares s)
+{
+	const double alike = 1e-6; /* of the same collectives for their ops, steps do not tell one from the other */
+	double det = s.xx * s.yy - s.xy * s.xy;
+	bool both = det > alike * s.xx * s.yy;
+	MachineSkew k = {s.xz / s.xx, 0};
+	if (both && s.yz * s.xx > s.xz * s.xy)
+		k = (MachineSkew){(s.xz * s.yy - s.yz * s.xy) / det, (s.yz * s.xx - s.xz * s.xy) / det};
+	if (k.times < 1)
+		k = (MachineSkew){1, s.yy > 0 ? fmax((s.yz - s.xy) / s.yy, 0) : 0};
+	return k;
+}
+
+MachineSkew machine_skew(const Machine *m, MachineLayout l)
+{
+	const MachineStep *near = NULL;
+	for (int i = 0; i < m->n_steps; i++) {
+		const MachineStep *s = &m->step[i];
+		bool like = sharing_of(m, s->layout) == sharing_of(m, l);
+		if (like && (!near || distance(s->layout, l) < distance(near->layout, l)))
+			near = s;
+	}
+	return near ? fit(squares_of(m, near->layout)) : (MachineSkew){1, 0};
+}
