@@ -1,4 +1,4 @@
-/* predict/layouts.c: how ranks share the cores of a host, and how much longer their steps take than ops and collectives.
+/* predict/layouts.c: how ranks share the cores of a host, and how much longer steps take than ops and collectives.
  *
  * A step is longer than its ops, each measured by itself: they are not all at their usual speed at once, and something
  * is between two of them.  That grows with its ops.  Ranks with equal work come to a collective at different times and
@@ -41,8 +41,8 @@ MachineLayout machine_rows(const Machine *m, MachineLayout l)
 	return near ? *near : (MachineLayout){machine_running(m, l), l.threads};
 }
 
-/* Sums over steps of products of x = ops, y = collectives and z = rest, divided by rest: times x + each y is to be z, and
- * what it is not has a square that grows with the step. */
+/* Sums over steps of products of x = ops, y = collectives and z = rest, divided by rest: times x + each y is to be z,
+ * and what it is not has a square that grows with the step. */
 typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 
 static Squares squares_of(const Machine *m, MachineLayout l)
