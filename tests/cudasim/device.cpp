@@ -4,7 +4,7 @@
  *   CUDASIM_DEVICES=N     devices (1)                CUDASIM_MEMORY=BYTES  of each (2^34)
  *   CUDASIM_ARCH=NN       compute capability (90)    CUDASIM_CODE=NN       what kernels were built for (CUDASIM_ARCH)
  *   CUDASIM_DRIVER=none   no driver                  CUDASIM_REPORT=FILE   gets a line of what was allocated
- *   CUDASIM_ORDER=eager|lazy|random (random)         CUDASIM_SEED=N        of random orders (1) */
+ *   CUDASIM_ORDER=eager|lazy|priority|random (random) CUDASIM_SEED=N        of random orders (1) */
 #include "tests/cudasim/sim.h"
 
 #include <cstdarg>

@@ -25,6 +25,7 @@
 #include <map>
 #include <string>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -67,7 +68,8 @@ struct ncclComm {
 	int size, rank, splits, registered;
 	bool order_kept;
 	unsigned long long next; /* operations that began */
-	unsigned polls;          /* left, before it says that it is connected */
+	unsigned polls;          /* left, before it says that its last call is done */
+	std::thread::id caller;  /* of that call */
 	std::atomic<bool> aborted;
 	ncclResult_t error;
 	std::string why;
@@ -124,6 +126,14 @@ ncclResult_t look(ncclComm *c)
 	if (!all)
 		return ncclInProgress;
 	return c->polls && c->polls-- ? ncclInProgress : ncclSuccess;
+}
+
+/* This thread has made a call that is done after so many looks. */
+ncclResult_t called(ncclComm *c, unsigned polls)
+{
+	c->caller = std::this_thread::get_id();
+	c->polls = polls;
+	return polls ? ncclInProgress : ncclSuccess;
 }
 
 /* ---- what an operation does ---- */
@@ -353,8 +363,7 @@ ncclResult_t post(ncclComm *c, Op op, cudaStream_t stream)
 		return ncclSuccess;
 	}
 	launch(c, stream, {op});
-	c->polls = sim_random(MOST_POLLS);
-	return c->polls ? ncclInProgress : ncclSuccess;
+	return called(c, sim_random(MOST_POLLS));
 }
 
 /* ---- communicators ---- */
@@ -386,7 +395,7 @@ ncclResult_t attach(ncclComm_t *out, Place at, int size, int rank, const ncclCon
 	c->size = size;
 	c->rank = rank;
 	c->order_kept = config->launchOrderImplicit == 1;
-	c->polls = sim_random(MOST_POLLS) + 1;
+	called(c, sim_random(MOST_POLLS) + 1);
 	int none = 0;
 	if (!c->header->size.compare_exchange_strong(none, size) && none != size)
 		sim_die("ncclCommInitRank: rank %d says that there are %d ranks, another one says %d", rank, size, none);
@@ -532,8 +541,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
 	must_be_empty(c, "ncclCommFinalize");
-	c->polls = sim_random(MOST_POLLS);
-	return c->polls ? ncclInProgress : ncclSuccess;
+	return called(c, sim_random(MOST_POLLS));
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
@@ -551,8 +559,11 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 	return ncclSuccess;
 }
 
+/* It ends a call that is done, and takes no care of other threads. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
+	if (c->polls && c->caller != std::this_thread::get_id())
+		sim_die("ncclCommGetAsyncError: another thread has a call of this communicator that is not done");
 	*error = look(c);
 	return ncclSuccess;
 }
@@ -583,9 +594,7 @@ ncclResult_t ncclGroupEnd(void)
 		return ncclSuccess;
 	ncclComm *c = group.empty() ? NULL : group[0].comm;
 	end_group();
-	if (c)
-		c->polls = sim_random(MOST_POLLS);
-	return c && c->polls ? ncclInProgress : ncclSuccess;
+	return c ? called(c, sim_random(MOST_POLLS)) : ncclSuccess;
 }
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,

@@ -1,7 +1,8 @@
 /* tests/cudasim/stream.cpp: streams, events, graphs, and the scheduler that runs what they hold.
  *
  * The one idea: see sim.h.  The scheduler gives each stream a rank by chance, runs the ready node of the first, and
- * draws new ranks now and then: so streams run far ahead of each other, or in lockstep, as a device's may.  Only what
+ * draws new ranks now and then: so streams run far ahead of each other, or in lockstep, as a device's may; or it goes
+ * by their priorities, and then by what was issued first.  Only what
  * was waited for is finished when a wait returns.  A second thread runs what is left after a while in which nobody
  * waited, since a device would, too: other processes may depend on it. */
 #include "tests/cudasim/sim.h"
@@ -16,7 +17,7 @@
 #include <unistd.h>
 
 enum { LONG_QUEUE = 1 << 14, NAP_US = 50, IDLE_US = 5000 };
-enum Order { EAGER, LAZY, RANDOM };
+enum Order { EAGER, LAZY, PRIORITY, RANDOM };
 
 namespace {
 
@@ -27,6 +28,8 @@ struct Node {
 	SimWork work;
 	bool exclusive = false, begun = false, done = false, in_progress = false;
 	const void *stream = NULL;
+	int priority = 0;              /* less runs first */
+	unsigned long long number = 0; /* in the order in which nodes were issued */
 	int waits = 0;                 /* nodes before it that are not done */
 	std::vector<NodePtr> before, after;
 };
@@ -38,6 +41,7 @@ struct CUgraphNode_st {
 	SimWork work;
 	bool exclusive;
 	const void *stream;
+	int priority;
 	std::vector<int> before;
 	bool followed;
 };
@@ -58,6 +62,7 @@ struct CUstream_st {
 	bool blocking;                 /* with the legacy stream */
 	CUgraph_st *capture;
 	std::vector<int> tail;         /* capture: what the next node comes after */
+	int priority;
 };
 
 struct CUevent_st {
@@ -74,11 +79,11 @@ namespace {
 std::recursive_mutex lock;
 std::vector<NodePtr> ready;
 int n_waiting; /* nodes that are not done */
-CUstream_st legacy = {NULL, true, NULL, {}};
+CUstream_st legacy = {NULL, true, NULL, {}, 0};
 std::set<cudaStream_t> streams;
 std::set<CUgraph_st *> captures;
 unsigned long long random_state;
-unsigned long long n_done;
+unsigned long long n_done, n_issued;
 std::map<const void *, unsigned> ranks;
 bool runs; /* a node is running, on the thread that holds the lock */
 bool stopped; /* the process exits */
@@ -95,9 +100,9 @@ Order order()
 	const char *text = getenv("CUDASIM_ORDER");
 	if (known < 0)
 		known = !text || !strcmp(text, "random") ? RANDOM : !strcmp(text, "eager") ? EAGER :
-			!strcmp(text, "lazy") ? LAZY : -1;
+			!strcmp(text, "lazy") ? LAZY : !strcmp(text, "priority") ? PRIORITY : -1;
 	if (known < 0)
-		sim_die("CUDASIM_ORDER=%s is none of eager, lazy, random", text);
+		sim_die("CUDASIM_ORDER=%s is none of eager, lazy, priority, random", text);
 	return (Order)known;
 }
 
@@ -170,6 +175,12 @@ std::vector<NodePtr> candidates(const NodePtr &wanted)
 		std::set<Node *> marked;
 		mark(wanted, &marked);
 		std::erase_if(list, [&](const NodePtr &n) { return !marked.count(n.get()); });
+		return list;
+	}
+	if (order() == PRIORITY) {
+		std::sort(list.begin(), list.end(), [](const NodePtr &a, const NodePtr &b) {
+			return a->priority != b->priority ? a->priority < b->priority : a->number < b->number;
+		});
 		return list;
 	}
 	if (!sim_random(8))
@@ -255,6 +266,7 @@ void add(const NodePtr &n, const std::vector<NodePtr> &before)
 			n->before.push_back(b);
 			n->waits++;
 		}
+	n->number = n_issued++;
 	n_waiting++;
 	if (!n->waits)
 		ready.push_back(n);
@@ -303,7 +315,7 @@ int capture_node(CUstream_st *s, const std::string &name, SimWork work, bool exc
 {
 	for (int b : s->tail)
 		s->capture->nodes[(size_t)b].followed = true;
-	s->capture->nodes.push_back({name, std::move(work), exclusive, s, s->tail, false});
+	s->capture->nodes.push_back({name, std::move(work), exclusive, s, s->priority, s->tail, false});
 	s->tail = {(int)s->capture->nodes.size() - 1};
 	return s->tail[0];
 }
@@ -389,6 +401,7 @@ void sim_issue(cudaStream_t stream, const std::string &name, SimWork work, bool 
 	n->work = std::move(work);
 	n->exclusive = exclusive;
 	n->stream = s;
+	n->priority = s->priority;
 	add(n, before(s));
 	s->last = n;
 	after_issue();
@@ -396,11 +409,11 @@ void sim_issue(cudaStream_t stream, const std::string &name, SimWork work, bool 
 
 /* ---- streams ---- */
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
 	sim_enter("cudaStreamCreateWithPriority");
 	std::lock_guard<std::recursive_mutex> hold(lock);
-	*stream = new CUstream_st{NULL, !(flags & cudaStreamNonBlocking), NULL, {}};
+	*stream = new CUstream_st{NULL, !(flags & cudaStreamNonBlocking), NULL, {}, priority};
 	streams.insert(*stream);
 	return cudaSuccess;
 }
@@ -626,9 +639,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 	return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+/* A device takes all nodes for equal without the flag.  No program wants that of streams that differ. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
 	sim_enter("cudaGraphInstantiate");
+	for (auto &g : graph->nodes)
+		if (g.priority != graph->nodes[0].priority && !(flags & cudaGraphInstantiateFlagUseNodePriority))
+			sim_die("cudaGraphInstantiate loses the priorities of the captured streams: it needs "
+				"cudaGraphInstantiateFlagUseNodePriority");
 	*exec = new CUgraphExec_st{*graph, NULL};
 	return cudaSuccess;
 }
@@ -654,6 +672,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 		n->work = g.work;
 		n->exclusive = g.exclusive;
 		n->stream = g.stream;
+		n->priority = g.priority;
 		std::vector<NodePtr> list;
 		for (int b : g.before)
 			list.push_back(made[(size_t)b]);

@@ -168,6 +168,44 @@ static void test_orders(void)
 	check(changes >= 15, "streams run in different orders");
 }
 
+/* Two streams get work in turn, a graph if `flags` are given: what is urgent runs first, and each in its order. */
+static void run_urgent(const unsigned long long *flags)
+{
+	int *list = managed<int>(64), least, greatest;
+	cudaStream_t s[2], head = new_stream();
+	cudaEvent_t fork, join;
+	cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+	cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+	cudaDeviceGetStreamPriorityRange(&least, &greatest);
+	cudaStreamCreateWithPriority(&s[0], cudaStreamNonBlocking, least);
+	cudaStreamCreateWithPriority(&s[1], cudaStreamNonBlocking, greatest);
+	list[0] = 0;
+	if (flags)
+		cudaStreamBeginCapture(head, cudaStreamCaptureModeGlobal);
+	cudaEventRecord(fork, head);
+	for (int k = 0; k < 2; k++)
+		cudaStreamWaitEvent(s[k], fork);
+	for (int i = 0; i < 16; i++)
+		LAUNCH(append, 1, 1, 0, s[i % 2], list, i);
+	for (int k = 0; k < 2; k++) {
+		cudaEventRecord(join, s[k]);
+		cudaStreamWaitEvent(head, join);
+	}
+	if (flags) {
+		cudaGraph_t g;
+		cudaGraphExec_t exec;
+		cudaStreamEndCapture(head, &g);
+		cudaGraphInstantiate(&exec, g, *flags);
+		cudaGraphLaunch(exec, head);
+	}
+	cudaStreamSynchronize(head);
+	bool ok = list[0] == 16;
+	for (int i = 0; i < 16; i++)
+		ok = ok && list[1 + i] == (i < 8 ? 2 * i + 1 : 2 * (i - 8));
+	fprintf(stderr, "ran %s\n", ok ? "as it should" : "in another order");
+	_exit(1);
+}
+
 static void test_events(void)
 {
 	int *list = managed<int>(64);
@@ -434,6 +472,16 @@ static void test_settings(void)
 	});
 }
 
+static void test_priorities(void)
+{
+	static const unsigned long long none = 0, kept = cudaGraphInstantiateFlagUseNodePriority;
+	setenv("CUDASIM_ORDER", "priority", 1);
+	dies("ran as it should", [] { run_urgent(NULL); });
+	dies("ran as it should", [] { run_urgent(&kept); });
+	dies("loses the priorities of the captured streams", [] { run_urgent(&none); });
+	unsetenv("CUDASIM_ORDER");
+}
+
 int main(void)
 {
 	/* Those that fork come first: a process that has used CUDA cannot. */
@@ -442,6 +490,7 @@ int main(void)
 	test_memory_errors();
 	test_bounds();
 	test_settings();
+	test_priorities();
 	test_kernels();
 	test_halves();
 	test_orders();

@@ -6,6 +6,9 @@
  * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time; with --trace, which
  * takes the time of every op, until the trace is written.
  *
+ * Kernels in a graph have the priority of the stream that they were captured from: those of collectives start before
+ * what computing has waiting.
+ *
  * A program begins and ends on the compute stream.  The streams of collectives fork from it and join it, and each copy
  * to or from memory of the host does by itself (copies.c); so programs run one after the other whether they are issued
  * or replayed, and a capture is complete. */
@@ -70,7 +73,7 @@ static cudaGraphExec_t capture(Rt *rt, Program program)
 	cuda_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 	issue(rt, program);
 	cuda_must(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-	cuda_must(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+	cuda_must(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority), "cudaGraphInstantiate");
 	cuda_must(cudaGraphDestroy(graph), "cudaGraphDestroy");
 	return exec;
 }

@@ -16,10 +16,12 @@
  * reduction sends) is at the same offset in them; only sizes differ where parameters have owners.
  *
  * No call blocks inside NCCL: a call that is not done is polled, and the watchdog ends a run in which that takes too
- * long.
+ * long.  To poll ends a call in NCCL, which expects one thread at a time; so the thread that calls owns all
+ * communicators until its call is done, and finds itself what fails.  The watchdog asks them in between.
  *
  * Each NCCL call is made from collective.c's description of a part. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -35,6 +37,7 @@ static const char *const of_names[SIZES] = {"of all ranks", "of a group of hybri
 typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
+	pthread_mutex_t owner;
 	void *comm[RT_STREAMS][SIZES]; /* NULL: not needed */
 	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* NCCL's handles of registered memory; NULL: none */
 } Nccl;
@@ -43,6 +46,9 @@ static Nccl *nccl(const Rt *rt)
 {
 	return streams_backend_state(rt);
 }
+
+static void own(Nccl *n) { pthread_mutex_lock(&n->owner); }
+static void disown(Nccl *n) { pthread_mutex_unlock(&n->owner); }
 
 static _Noreturn void broken(const Nccl *n, void *comm, const char *what)
 {
@@ -174,7 +180,7 @@ static int describe_alone(const Rt *rt, const RtCollective *row, Part *part)
 
 static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 {
-	const Nccl *n = nccl(rt);
+	Nccl *n = nccl(rt);
 	Part part[LAYOUT_MAX_FLATS];
 	NcclCall call[LAYOUT_MAX_FLATS];
 	bool mean[LAYOUT_MAX_FLATS], goes[LAYOUT_MAX_FLATS], any = false;
@@ -191,11 +197,13 @@ static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 	}
 	if (!any)
 		return;
+	own(n);
 	must(n, comm, n->lib->begin(), "a launch");
 	for (int k = 0; k < parts; k++)
 		if (goes[k] && n->lib->post(comm, &call[k], s) == NCCL_FAILED)
 			broken(n, comm, collective_name(row->kind));
 	must(n, comm, n->lib->end(), collective_name(row->kind));
+	disown(n);
 	for (int k = 0; k < parts; k++)
 		if (goes[k])
 			complete(rt, row, &part[k], &call[k], mean[k], s);
@@ -203,9 +211,11 @@ static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 
 static void post_small(Rt *rt, const NcclCall *c, cudaStream_t s)
 {
-	const Nccl *n = nccl(rt);
+	Nccl *n = nccl(rt);
 	void *comm = n->comm[RT_STREAM_SYNC][OF_ALL];
+	own(n);
 	must(n, comm, n->lib->post(comm, c, s), "a small message");
+	disown(n);
 }
 
 static void nccl_gather_small(Rt *rt, void *all, const void *mine, int64_t bytes, cudaStream_t s)
@@ -378,13 +388,17 @@ static void deregister_all(Nccl *n)
 static bool nccl_load(Rt *rt, void **state, Diag *d)
 {
 	Nccl *n = *state = NEW(rt->p->arena, Nccl);
+	pthread_mutex_init(&n->owner, NULL);
 	n->lib = load(rt, &n->path, d);
 	return n->lib;
 }
 
 static bool open_and_register(const Rt *rt, Nccl *n, const Met *met, Diag *d)
 {
-	return open_all(rt, n, met, d) && register_all(rt, n, d);
+	own(n);
+	bool ok = open_all(rt, n, met, d) && register_all(rt, n, d);
+	disown(n);
+	return ok;
 }
 
 static bool nccl_open(Rt *rt, void **state, Diag *d)
@@ -415,22 +429,28 @@ static void each(Nccl *n, void (*f)(void *comm))
 static void nccl_close(Rt *rt)
 {
 	Nccl *n = nccl(rt);
+	own(n);
 	deregister_all(n);
 	for (int i = 0; i < RT_STREAMS; i++)
 		for (int k = 0; k < SIZES; k++)
 			if (n->comm[i][k])
 				settle(n, n->comm[i][k], n->lib->finish(n->comm[i][k]));
 	each(n, n->lib->close);
+	disown(n);
 }
 
 static const char *nccl_failed(void *state)
 {
-	const Nccl *n = state;
+	Nccl *n = state;
+	const char *why = NULL;
+	if (pthread_mutex_trylock(&n->owner))
+		return NULL;
 	for (int i = 0; i < RT_STREAMS; i++)
 		for (int k = 0; k < SIZES; k++)
-			if (n->comm[i][k] && n->lib->state(n->comm[i][k]) == NCCL_FAILED)
-				return n->lib->why(n->comm[i][k]);
-	return NULL;
+			if (!why && n->comm[i][k] && n->lib->state(n->comm[i][k]) == NCCL_FAILED)
+				why = n->lib->why(n->comm[i][k]);
+	disown(n);
+	return why;
 }
 
 static void nccl_abort(void *state)
