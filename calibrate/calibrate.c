@@ -83,7 +83,7 @@ static bool takes_part(const Calibration *c, const RunAs *as, int groups)
 	return as->group == RUNS_ALWAYS || (as->group & groups && !(as->group == RUNS_MPI && c->without_mpi));
 }
 
-/* What tells a program from others: a hash of its ops. */
+/* What tells a program from others: a hash of its ops with their shapes, which ir_program_hash does not read. */
 static const char *name_of(const Module *m, Arena *a)
 {
 	Arena *texts = arena_new();
@@ -111,6 +111,7 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 		for (int i = 0; i < c->n_runs; i++)
 			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], &has[i], &best[i]))
 				return false;
+	const char *name = name_of(m, c->a);
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
 		MeasuredRun run = {as, &best[i]}, alone = {&c->run[as->alone], &best[as->alone]};
@@ -121,7 +122,7 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 		if (as->yields & YIELDS_CONTENTION)
 			measured_beside(&c->all, m, o, run, alone, c->a);
 		if (as->yields & YIELDS_STEP)
-			measured_step(&c->all, name_of(m, c->a), run, c->a);
+			measured_step(&c->all, name, run, c->a);
 	}
 	return true;
 }

@@ -153,17 +153,12 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 
 /* ---- whole steps ---- */
 
-static bool same_layout(MachineLayout x, MachineLayout y)
-{
-	return x.ranks == y.ranks && x.threads == y.threads;
-}
-
 /* One row for each program and layout: of the faster run. */
 static void add_step(Measured *all, MachineStep x, Arena *a)
 {
 	for (int i = 0; i < all->steps.n; i++) {
 		MachineStep *s = &all->steps.at[i];
-		if (!strcmp(s->program, x.program) && same_layout(s->layout, x.layout)) {
+		if (!strcmp(s->program, x.program) && machine_same_layout(s->layout, x.layout)) {
 			*s = x.rest < s->rest ? x : *s;
 			return;
 		}
@@ -174,11 +169,10 @@ static void add_step(Measured *all, MachineStep x, Arena *a)
 void measured_step(Measured *all, const char *program, MeasuredRun r, Arena *a)
 {
 	MachineLayout l = r.as->layout;
-	MachineStep s = {.program = program, .layout = l, .rest = r.steps->whole, .ops = r.as->turns * r.steps->seconds};
-	for (int i = 0; i < r.steps->transfers.n; i++) {
+	MachineStep s = {.program = program, .layout = l, .collectives = l.ranks > 1 ? r.steps->transfers.n : 0,
+		.ops = r.as->turns * r.steps->seconds, .rest = r.steps->whole};
+	for (int i = 0; i < r.steps->transfers.n; i++)
 		s.rest -= r.steps->transfers.at[i].seconds;
-		s.collectives += l.ranks > 1;
-	}
 	if (s.ops > 0 && s.rest > 0)
 		add_step(all, s, a);
 }
@@ -192,7 +186,7 @@ typedef VEC(Sum) Sums;
 static Sum *sum_of(Sums *sums, MachineLayout l, Arena *a)
 {
 	int i = 0;
-	while (i < sums->n && !same_layout(sums->at[i].layout, l))
+	while (i < sums->n && !machine_same_layout(sums->at[i].layout, l))
 		i++;
 	if (i == sums->n)
 		vec_push(a, sums, ((Sum){.layout = l}));

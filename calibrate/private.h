@@ -36,7 +36,7 @@ typedef struct RunAs {
 	Communicator comm;
 	bool threads;        /* CPUs: collectives have threads beside computing */
 	int alone;           /* YIELDS_CONTENTION: the run, before this one, in which nothing runs beside the same ops */
-	double turns;        /* CPUs: threads of ranks for each core, at least 1 */
+	int turns;           /* that ranks take on a core; 1: each has its own, or a GPU */
 } RunAs;
 enum { RUNS_MAX = 8 };
 /* The runs of programs on this host, in an order that puts a run behind the one that it refers to; returns how many
@@ -104,7 +104,7 @@ typedef struct Measured {
 	int n_beside;        /* ops that ran beside a collective for most of their time */
 	double beside, longer; /* of them: seconds beside it; by how much longer they took than alone */
 } Measured;
-/* A run of a program's module, and what it has recorded. */
+/* A run of a module, and what it has recorded. */
 typedef struct MeasuredRun { const RunAs *as; const Steps *steps; } MeasuredRun;
 /* Adds what a run of the module says.  Ops of one signature are one row, their mean; rows of earlier programs
  * stay. */

@@ -41,8 +41,8 @@ MachineLayout machine_rows(const Machine *m, MachineLayout l)
 	return near ? *near : (MachineLayout){machine_running(m, l), l.threads};
 }
 
-/* Sums over steps of products of x = ops, y = collectives and z = rest, divided by rest: times x + each y is to be z,
- * and what it is not has a square that grows with the step. */
+/* Least squares of times x + each y - z, where x = ops, y = collectives and z = rest.  A square counts 1 / z, since the
+ * error of a longer step is larger.  These are the sums of x x / z and so on. */
 typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 
 static Squares squares_of(const Machine *m, MachineLayout l)
@@ -51,7 +51,7 @@ static Squares squares_of(const Machine *m, MachineLayout l)
 	for (int i = 0; i < m->n_steps; i++) {
 		const MachineStep *step = &m->step[i];
 		double x = step->ops, y = step->collectives, z = step->rest;
-		if (!distance(step->layout, l))
+		if (machine_same_layout(step->layout, l))
 			s = (Squares){s.xx + x * x / z, s.xy + x * y / z, s.yy + y * y / z, s.xz + x, s.yz + y};
 	}
 	return s;

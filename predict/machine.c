@@ -253,11 +253,6 @@ static void read_collectives(Reader *r, json_t *list)
 	}
 }
 
-static bool same_layout(MachineLayout x, MachineLayout y)
-{
-	return x.ranks == y.ranks && x.threads == y.threads;
-}
-
 static bool read_step(Reader *r, const char *at, json_t *row, MachineStep *s)
 {
 	static const char *const known[] = {"program", "layout", "collectives", "ops", "rest"};
@@ -281,14 +276,16 @@ static void read_steps(Reader *r, json_t *list)
 	else if (r->m->cuda)
 		diag_error(r->d, at, "is of CPUs: ranks of GPUs are taken to be equally fast");
 	r->m->step = NEW_N(r->a, MachineStep, n);
+	Map *seen = map_new(r->a);
 	for (size_t i = 0; i < n; i++) {
 		MachineStep *s = &r->m->step[r->m->n_steps];
 		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
 		if (!read_step(r, here, json_array_get(list, i), s))
 			continue;
-		for (int k = 0; k < r->m->n_steps; k++)
-			if (!strcmp(r->m->step[k].program, s->program) && same_layout(r->m->step[k].layout, s->layout))
-				diag_error(r->d, here, "this program is in an earlier row with the same layout");
+		const char *key = machine_key(s->layout, false, s->program, r->a);
+		if (map_get(seen, key))
+			diag_error(r->d, here, "this program is in an earlier row with the same layout");
+		map_put(seen, key, s);
 		r->m->n_steps++;
 	}
 }

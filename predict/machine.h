@@ -17,6 +17,11 @@ typedef enum MachineNumber {
 /* How a host is shared while a kernel runs: ranks that work at the same time, and the threads of each. */
 typedef struct MachineLayout { int ranks, threads; } MachineLayout;
 
+static inline bool machine_same_layout(MachineLayout x, MachineLayout y)
+{
+	return x.ranks == y.ranks && x.threads == y.threads;
+}
+
 /* A measured kernel; where ranks take turns on cores, how long it has one.  op: an ir_signature; kind: its first word;
  * tf32: on a GPU, its f32 products rounded to TF32. */
 typedef struct MachineKernel {

@@ -3,7 +3,6 @@
 #include "kernels/cuda/attention.cuh"
 
 enum { ROWS = 8, THREADS = ROWS * WARP };
-enum { LEAST_TILE = 16 }; /* of rows or keys that a block has at least; a grid has 2^31 blocks at most */
 
 /* What the gradient needs of each row, one warp a row: delta = the sum of dy o, shift = log-sum-exp times unit, share =
  * 1.  A row that sees no key gets 0 and infinity, so that it adds nothing to any sum. */
@@ -62,12 +61,12 @@ struct Rest { const void *mask, *ids; uint64_t id; const StepScalars *scalars; }
 static Attention attention_of(const KAttention *a, const Rest &x)
 {
 	const void *mask = x.mask;
-	const int64_t blocks = a->b * a->h * (int64_t)ceil_div(a->t > a->s ? a->t : a->s, LEAST_TILE);
+	const int64_t blocks = a->b * a->h * ceil_div(a->t > a->s ? a->t : a->s, ROWS); /* no kernel here has more */
 	if (a->t > 1 << 29 || a->s > 1 << 29 || a->d > 1 << 20 || a->dv > 1 << 20 || blocks > INT32_MAX)
 		k_fail("attention: %lld samples x %lld heads, %lld rows, %lld keys or head sizes %lld and %lld are too large: "
 			"at most 2^29 rows and keys, head sizes of 2^20, and 2^31 of samples x heads x rows (or keys) / %d",
 			(long long)a->b, (long long)a->h, (long long)a->t, (long long)a->s, (long long)a->d, (long long)a->dv,
-			LEAST_TILE);
+			(int)ROWS);
 	Attention p = {};
 	p.h = (int)a->h, p.group = (int)(a->h / a->hk);
 	p.t = (int)a->t, p.s = (int)a->s, p.d = (int)a->d, p.dv = (int)a->dv;

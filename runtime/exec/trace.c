@@ -45,7 +45,7 @@ struct Trace {
 	Program program;
 	const RtOp *(*rows)[PROGRAM_LAST + 1]; /* [size] */
 	int next, n;         /* of the program that runs: the row of the next mark; rows */
-	bool turns;          /* ranks take turns on cores: an op may take longer than it has a core */
+	bool turns;          /* CPU: ranks take turns on cores: an op may take longer than it has a core */
 	bool on;             /* steps are being recorded */
 	bool has_eval;       /* the current step's evaluation has run its first batch */
 	bool done, failed;
@@ -81,7 +81,7 @@ static void put_mark(Rt *rt, Chain *c, int64_t at, int row, int host)
 	const Trace *t = rt->p->trace;
 	if (c->n == c->cap)
 		ice("a trace has room for %d marks only", c->cap);
-	int64_t busy = t->turns && !trace_host_apart ? now_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
+	int64_t busy = t->turns ? now_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
 	c->at[c->n++] = (Mark){.at = at, .busy = busy, .step = (int32_t)t->step, .row = row, .program = (int8_t)t->program,
 		.size = (int8_t)rt->p->size, .host = (int8_t)host};
 }
@@ -228,7 +228,7 @@ static void put_slice(const Rt *rt, FILE *f, const Mark *m, int thread, int64_t 
 	begin_slice(rt, f, before[op->kind], op->name, cat, word(cat));
 	fprintf(f, "\"tid\":%d,", thread);
 	put_time(f, begin, end);
-	if (t->turns && !trace_host_apart)
+	if (t->turns)
 		fprintf(f, "\"tdur\":%" PRId64 ".%03d,", (m[1].busy - m->busy) / 1000, (int)((m[1].busy - m->busy) % 1000));
 	put_op(t, f, m, op);
 	fputs("}}", f);
@@ -416,7 +416,7 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, bool turns, Diag *d)
 	Arena *a = rt->p->arena;
 	int64_t steps = last - first + 1;
 	Trace *t = NEW(a, Trace);
-	*t = (Trace){.first = first, .last = last, .turns = turns, .step = first - 1,
+	*t = (Trace){.first = first, .last = last, .turns = turns && !trace_host_apart, .step = first - 1,
 		.path = trace_path(rt, rt->p->world.rank, a)};
 	t->rows = arena_alloc(a, (size_t)MAX(rt->model->n_sizes, 1) * sizeof(*t->rows));
 	Room room = room_of(rt, t);

@@ -87,6 +87,7 @@ static const struct { const char *text, *said; } wrong[] = {
 	{CPU "\"steps\": [" STEP("2x1", "1", "1") ", " STEP("2x1", "2", "1") "], " NUMBERS "}",
 		"$.steps[1]: error: this program is in an earlier row"},
 	{CPU "\"steps\": 1.1, " NUMBERS "}", "$.steps: error: expected an array"},
+	{"{\"name\": \"x\", \"device\": \"cuda\", \"steps\": [], " NUMBERS "}", "$.steps: error: is of CPUs"},
 	{CPU "\"kernels\": {}, \"collectives\": null, " NUMBERS "}", "$.collectives: error: expected an array"},
 };
 
@@ -475,6 +476,33 @@ static void measured_rows(void)
 	step_end(&s);
 }
 
+/* Of updates, rows of the same optimizer scale the roofline, though others have nearer sizes; its states count as bytes
+ * that are read and written. */
+static void updates(void)
+{
+	Step s = step_of(1, NULL, NULL, 1);
+	Machine m = ideal(false, s.a);
+	const Op *op = s.m->last[SEC_UPDATE];
+	while (op && op->kind != OP_UPDATE_SHARD)
+		op = op->prev;
+	CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+	Op with = *op, without = *op;
+	with.attrs = attr_str(s.m, NULL, "optimizer", "sgd:momentum");
+	without.attrs = attr_str(s.m, NULL, "optimizer", "sgd");
+	Work w = cost_of(&with, &s.plan.who), less = cost_of(&without, &s.plan.who);
+	CU_ASSERT(equal(w.bytes, less.bytes * 20 / 12));
+	MachineLayout one = {1, 1};
+	MachineKernel rows[] = {{.op = "update_shard f32 of 1 bytes sgd", .kind = "update_shard", .layout = one,
+		.seconds = 2 * w.bytes, .bytes = w.bytes}, {.op = "update_shard f32 of 2 bytes sgd:momentum",
+		.kind = "update_shard", .layout = one, .seconds = 6 * w.bytes, .bytes = 2 * w.bytes}};
+	m.of[MACHINE_BANDWIDTH] = 1;
+	m.kernel = rows;
+	m.n_kernels = COUNT_OF(rows);
+	CU_ASSERT(fabs(cost_seconds(&m, &with, &w, one, false).seconds / w.bytes - 3) < 0.1);
+	CU_ASSERT(fabs(cost_seconds(&m, &without, &w, one, false).seconds / w.bytes - 2) < 0.1);
+	step_end(&s);
+}
+
 static double seconds_named(const Machine *on, const Module *m, const char *name)
 {
 	Work w = work_named(m, name);
@@ -566,6 +594,7 @@ void suite_predict(void)
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
 	CU_add_test(s, "contention", contention);
 	CU_add_test(s, "measured rows", measured_rows);
+	CU_add_test(s, "updates", updates);
 	CU_add_test(s, "measured rows of all ops", only_measured);
 	CU_add_test(s, "links of any bandwidth", any_bandwidth);
 	CU_add_test(s, "times of collectives", transfers);

@@ -17,7 +17,7 @@
  *
  * No call blocks inside NCCL: a call that is not done is polled, and the watchdog ends a run in which that takes too
  * long.  To poll ends a call in NCCL, which expects one thread at a time; so the thread that calls owns all
- * communicators until its call is done, and finds itself what fails.  The watchdog asks them in between.
+ * communicators until its call is done, and notices failures itself.  The watchdog asks in between.
  *
  * Each NCCL call is made from collective.c's description of a part. */
 #include <inttypes.h>
