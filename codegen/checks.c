@@ -102,6 +102,10 @@ void checks_after(Emit *e, const Op *op, const char *comment)
 			emit_part(e, PART_UNIT, op_in(op, 0)->op->unit->index, "unit"));
 	if (op->kind == OP_CONST || is_copy(op) || (flags & VIEW && op->kind != OP_VIEW_OP))
 		return;
+	if (op->kind == OP_JOIN && attr_find(op->attrs, "width")) {
+		emit_refuse(e, op, "--check-nan checks whole rows, and part of the rows of a join with a width has no content");
+		return;
+	}
 	for (int i = 0; i < op->n_out; i++)
 		if (!value_is_joined(op->out[i])) /* the join's rows are checked as a whole */
 			check_result(e, op->out[i], comment);

@@ -35,8 +35,7 @@ static bool same_variation(const Op *op, const Type *space, int d, int e)
 
 static int64_t pitch_of(Value *v)
 {
-	const Type *whole = &value_whole(v)->type;
-	return value_whole(v) == v ? 0 : whole->dim[whole->rank - 1];
+	return value_whole(v) == v ? 0 : value_pitch(v);
 }
 
 /* Sets pitches.  Returns whether there are any: then the last dim stays by itself.  One row has no pitch. */

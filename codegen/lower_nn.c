@@ -29,6 +29,12 @@ static const char *list(Emit *e, const char *field, int n, const int64_t *v)
 	return any ? arena_printf(e->a, ", .%s = %s", field, emit_int_list(e, n, v)) : "";
 }
 
+/* ", .k_pitch = 6144" of what is columns of wider rows. */
+static const char *pitch_text(Emit *e, const char *field, Value *v)
+{
+	return number(e, field, value_whole(v) == v ? 0 : value_pitch(v));
+}
+
 /* The dtypes of the operands and of the result. */
 static const char *dtypes_text(Emit *e, DType from, DType to)
 {
@@ -41,7 +47,8 @@ static const char *dtypes_text(Emit *e, DType from, DType to)
 
 typedef struct Batch { int n; int64_t dim[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK]; } Batch;
 
-/* The number of elements between matrices of t along dim d of y's batch dims; 0 if t is broadcast along it. */
+/* The number of elements between matrices along dim d of y's batch dims; 0 if t is broadcast along it.  t: the operand,
+ * or what it is columns of. */
 static int64_t batch_stride(const Type *t, int y_rank, int d)
 {
 	int k = d - (y_rank - t->rank);
@@ -73,20 +80,22 @@ static Batch batch_of(const Type *a, const Type *b, const Type *y)
 /* Also lowers an accumulate of two operands: y is a sum then, and the product is added to it. */
 void lower_matmul(Emit *e, const Op *op)
 {
-	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
+	const Type *a = &op_in(op, 0)->type, *y = &op->out[0]->type;
 	bool ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
 	bool add = lower_sum(e, op) || op->kind == OP_ACCUMULATE;
 	int64_t m = y->dim[y->rank - 2], n = y->dim[y->rank - 1], k = a->dim[a->rank - (ta ? 2 : 1)];
-	Batch batch = batch_of(a, b, y);
-	if (batch.n == 1 && !ta && batch.sb[0] == 0 && batch.sa[0] == m * k) {
+	Batch batch = batch_of(&value_whole(op_in(op, 0))->type, &value_whole(op_in(op, 1))->type, y);
+	if (batch.n == 1 && !ta && batch.sb[0] == 0 && batch.sa[0] == m * value_pitch(op_in(op, 0))) {
 		m *= batch.dim[0]; /* all batches share one weight: they are rows of one matrix */
 		batch.n = 0;
 	}
 	const char *lists = arena_printf(e->a, "%s%s%s%s", number(e, "n_batch", batch.n),
 		list(e, "batch", batch.n, batch.dim), list(e, "sa", batch.n, batch.sa), list(e, "sb", batch.n, batch.sb));
+	const char *rows = arena_printf(e->a, "%s%s%s", pitch_text(e, "lda", op_in(op, 0)),
+		pitch_text(e, "ldb", op_in(op, 1)), pitch_text(e, "ldy", op->out[0]));
 	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
-		"%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
-		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", add), lists,
+		"%s%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
+		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", add), lists, rows,
 		number(e, "work_bytes", e->m->work_bytes));
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
@@ -344,13 +353,6 @@ static const char *chance_text(Emit *e, const Op *op)
 		attr_get_int(op->attrs, "pre", 1), number(e, "rows", attr_get_int(op->attrs, "rows", 0)));
 }
 
-/* ", .k_pitch = 6144" of heads that are columns of wider rows. */
-static const char *pitch_text(Emit *e, const char *field, Value *v)
-{
-	const Value *whole = value_whole(v);
-	return number(e, field, whole == v ? 0 : whole->type.dim[whole->type.rank - 1]);
-}
-
 static const char *pitches_text(Emit *e, const Op *op, int at)
 {
 	bool grad = op->kind == OP_ATTENTION_GRAD;
@@ -445,23 +447,24 @@ void lower_rope(Emit *e, const Op *op)
 
 /* ---- losses, randomness ---- */
 
-static const char *loss_text(Emit *e, const Op *op, const Type *logits)
+static const char *loss_text(Emit *e, const Op *op, Value *logits)
 {
-	int64_t c = logits->dim[logits->rank - 1];
-	return arena_printf(e->a, I64 ", " I64 ", %s, %s", c ? type_numel(logits) / c : 0, c,
+	const Type *t = &logits->type;
+	int64_t c = t->dim[t->rank - 1];
+	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, %s", c ? type_numel(t) / c : 0, c, value_pitch(logits),
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)),
 		emit_c_float(e, attr_get_float(op->attrs, "smoothing", 0)));
 }
 
 void lower_cross_entropy(Emit *e, const Op *op)
 {
-	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2", "%s, WORK", loss_text(e, op, &op_in(op, 0)->type));
+	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2", "%s, WORK", loss_text(e, op, op_in(op, 0)));
 }
 
 void lower_cross_entropy_grad(Emit *e, const Op *op)
 {
-	const Type *logits = &op_in(op, 1)->type;
-	emit_kernel_of(e, op, logits->dtype, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, logits));
+	Value *logits = op_in(op, 1);
+	emit_kernel_of(e, op, logits->type.dtype, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, logits));
 }
 
 /* A loss head whose h is operand `at`, followed by w, labels, class weights and bias. */

@@ -148,9 +148,12 @@ RULE(concat)
 	return true;
 }
 
+/* What rows have behind the parts has no content: NaN, so that a reader is found out. */
 RULE(join)
 {
-	int64_t start = 0;
+	int64_t start = 0, numel = attr_find(op->attrs, "width") ? type_numel(&out[0]->type) : 0;
+	for (int64_t i = 0; i < numel && dtype_is_float(out[0]->type.dtype); i++)
+		eval_put(out[0], i, (Scalar){.f = NAN});
 	for (int i = 0; i < op->n_in; i++) {
 		Axis part = axis_of(op, &in[i]->type);
 		part.n *= part.inner;

@@ -471,6 +471,8 @@ int64_t value_start(const Value *v);              /* the elements from one of th
 int64_t value_offset(const Value *v);             /* the bytes from the first of the buffer that v shows, or is written
                                                      into, to v */
 bool op_reads_heads(const Op *op, int i);         /* operand i is q, k or v, [B,T,H,D], of attention or its gradient */
+bool op_reads_columns(const Op *op, int i);       /* operand i may be columns, but not as heads, of a wider value */
+int64_t value_pitch(Value *v);                    /* elements from row to row, the last dim, of v as it lies */
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, or of the weights of a
                                                      loss head, is added to; NULL = nothing, or it is another op */

@@ -98,6 +98,23 @@ bool op_reads_heads(const Op *op, int i)
 	return i >= q && i < q + 3 && attr_get_int(op->attrs, "layout", 0);
 }
 
+bool op_reads_columns(const Op *op, int i)
+{
+	switch (op->kind) {
+	case OP_MATMUL: return i < 2;
+	case OP_ACCUMULATE: return op->n_in == 2; /* a product */
+	case OP_CROSS_ENTROPY: return i == 0;
+	case OP_CROSS_ENTROPY_GRAD: return i == 1;
+	default: return op->kind == OP_FUSED || op_info[op->kind].flags & EW;
+	}
+}
+
+int64_t value_pitch(Value *v)
+{
+	const Type *whole = &value_whole(v)->type;
+	return whole->rank ? whole->dim[whole->rank - 1] : 1;
+}
+
 bool value_is_joined(const Value *v)
 {
 	return v->n_uses == 1 && v->uses->op->kind == OP_JOIN;

@@ -187,8 +187,11 @@ RULE(join)
 		if (__builtin_add_overflow(columns, type_columns(x, axis), &columns))
 			return shape_wrong(err, "join from axis %d on overflows", axis);
 	}
+	int64_t width = attr_get_int(op->attrs, "width", columns);
+	if (width < columns)
+		return shape_wrong(err, "join of %lld columns in rows of %lld", (long long)columns, (long long)width);
 	out->rank = axis + 1;
-	out->dim[axis] = columns;
+	out->dim[axis] = width;
 	return true;
 }
 

@@ -420,6 +420,12 @@ static void check_statistics(Verify *v, const Op *op)
 
 /* Whether x may be joined with the other operands: all are results of one loop, of one type, or of one attention_grad,
  * tokens by heads, and nothing else reads them. */
+/* Whether an op that is no loop can write its result into wider rows. */
+static bool makes_columns(const Op *op)
+{
+	return (op->kind == OP_MATMUL && !op_sum(op)) || op->kind == OP_CROSS_ENTROPY_GRAD;
+}
+
 static bool is_joinable(const Op *join, const Value *x)
 {
 	const Value *first = op_in(join, 0);
@@ -428,6 +434,8 @@ static bool is_joinable(const Op *join, const Value *x)
 		return false;
 	if (x->op->kind == OP_ATTENTION_GRAD)
 		return axis == 2 && attr_get_int(x->op->attrs, "layout", 0);
+	if (attr_find(join->attrs, "width"))
+		return join->n_in == 1 && axis == x->type.rank - 1 && makes_columns(x->op);
 	return x->op->kind == OP_FUSED && axis == x->type.rank - 1 && type_equal(&x->type, &first->type);
 }
 
@@ -445,18 +453,39 @@ static bool is_tile(const Op *op, const Value *x)
 	return rows || (op->kind == OP_STACK && x->type.kind == TYPE_TENSOR);
 }
 
-/* Checks that only loops and, by heads, attention read columns of a value, and write them, what is written into a
- * stack, and where tiles begin. */
+/* How many columns of x have content, where a join with a width makes its rows; -1: all have. */
+static int64_t content_of(const Value *x)
+{
+	while (x->op->kind == OP_RESHAPE && op_in(x->op, 0))
+		x = op_in(x->op, 0);
+	bool padded = x->op->kind == OP_JOIN && attr_find(x->op->attrs, "width");
+	return padded ? type_columns(&op_in(x->op, 0)->type, (int)attr_get_int(x->op->attrs, "axis", 0)) : -1;
+}
+
+/* Whether op reads of x, of which `content` columns have content, no others. */
+static bool reads_content(const Op *op, const Value *x, int64_t content)
+{
+	const Type *rows = &x->type, *y = op->n_out ? &op->out[0]->type : NULL;
+	if (op->kind == OP_COLUMNS)
+		return attr_get_int(op->attrs, "start", 0) + attr_get_int(op->attrs, "size", 0) <= content;
+	return op->kind == OP_RESHAPE && y->rank && y->dim[y->rank - 1] == rows->dim[rows->rank - 1];
+}
+
+/* Checks who reads columns of a value, and writes them, what is written into a stack, and where tiles begin. */
 static void check_parts(Verify *v, const Op *op)
 {
-	bool loop = op->kind == OP_FUSED || op_info[op->kind].flags & EW;
 	if (op->kind == OP_ROPE && attr_find(op->attrs, "heads") && v->m->level < LEVEL_SHARD)
 		verify_fail(v, op, "rope of columns is legal from level SHARD on");
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
 		bool heads = x && x->op->kind == OP_COLUMNS && attr_find(x->op->attrs, "heads");
-		if (x && x->op->kind == OP_COLUMNS && !heads && !loop)
-			verify_fail(v, op, "%%%s is columns of a wider value, which loops alone can read", x->name);
+		if (x && x->op->kind == OP_COLUMNS && !heads && !op_reads_columns(op, i))
+			verify_fail(v, op, "%%%s is columns of a wider value, which loops, products and losses alone can read",
+				x->name);
+		int64_t content = x ? content_of(x) : -1;
+		if (content >= 0 && !reads_content(op, x, content))
+			verify_fail(v, op, "rows of %%%s have content in %lld columns; only columns of these can be read", x->name,
+				(long long)content);
 		if (heads && !op_reads_heads(op, i))
 			verify_fail(v, op, "%%%s is heads in columns of a wider value, which attention alone can read, as q, k or "
 				"v of layout 1", x->name);
@@ -468,8 +497,12 @@ static void check_parts(Verify *v, const Op *op)
 				"computing, or something else reads it", x->name);
 		if (op->kind == OP_JOIN && !is_joinable(op, x))
 			verify_fail(v, op, "%%%s is not a result of the loop or attention_grad that makes all operands, for the "
-				"join's columns alone", x->name);
+				"join's columns alone; nor, of a join with a width, that of one product without a sum or of one "
+				"cross_entropy_grad", x->name);
 	}
+	if (op->kind == OP_CROSS_ENTROPY_GRAD && value_pitch(op_in(op, 1)) != value_pitch(op->out[0]))
+		verify_fail(v, op, "rows of %%%s are %lld elements apart, and those of the logits %lld; they have one pitch",
+			op->out[0]->name, (long long)value_pitch(op->out[0]), (long long)value_pitch(op_in(op, 1)));
 }
 
 /* ---- the whole ---- */

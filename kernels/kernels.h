@@ -102,9 +102,19 @@ typedef struct KMatmulDesc {
 	bool add;              /* add the product, not rounded before, to y, which is f32; not with bias */
 	int n_batch;           /* batch dims, 0..6 */
 	int64_t batch[6], sa[6], sb[6];
+	int64_t lda, ldb, ldy; /* elements from row to row of a, b and y as they lie; 0 = rows follow each other.  What is
+	                        * between rows is neither read nor written. */
 	int64_t work_bytes;    /* bytes a run may use; implementations that need more are not chosen */
 	int64_t apart;         /* operands and y lie multiples of this many bytes behind a tensor; 0 = they are tensors */
 } KMatmulDesc;
+/* The same description, with lda, ldb and ldy. */
+static inline KMatmulDesc k_matmul_rows(KMatmulDesc d)
+{
+	d.lda = d.lda ? d.lda : d.ta ? d.m : d.k;
+	d.ldb = d.ldb ? d.ldb : d.tb ? d.k : d.n;
+	d.ldy = d.ldy ? d.ldy : d.n;
+	return d;
+}
 KPrim *k_matmul_create(const KMatmulDesc *d);
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work);
 
@@ -323,12 +333,14 @@ void k_recurrence_grad_run(KPrim *p, void *dx, void *before, void *dh0, void *dc
 /* ---- loss, randomness, accuracy ---- */
 
 /* logits (rows, C), labels (rows), weights (C) or NULL, lse (rows).  *sum and *weight are the sums over rows of the
- * losses and of the labels' weights, both without ignored rows.  dlogits may be logits. */
+ * losses and of the labels' weights, both without ignored rows.  dlogits may be logits.  pitch: elements from row to
+ * row of logits and of dlogits, at least C; what is between is neither read nor written. */
 #define K_DECL(T, W, t) \
 	void k_cross_entropy_##t(W *sum, W *weight, W *lse, const T *logits, const int64_t *labels, const W *weights, \
-		int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work /* on CUDA */); \
+		int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, double smoothing, void *work /* on CUDA */); \
 	void k_cross_entropy_grad_##t(T *dlogits, const W *dloss /* () */, const T *logits, const int64_t *labels, \
-		const W *weights, const W *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing);
+		const W *weights, const W *lse, int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, \
+		double smoothing);
 K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL

@@ -119,22 +119,27 @@ static inline int64_t kwork_matmul(const KWorkArgs *a)
 /* A loss head by blocks: what lies where in work, in bytes.  The gradient of f32 logits is narrowed to the operands'
  * dtype elsewhere; losses are the parts of sums on CUDA; what is left is the products'. */
 typedef struct KLossBlocks { int64_t block, narrow, lse, losses, product; } KLossBlocks;
-static inline KLossBlocks kwork_loss_blocks(int64_t rows, int64_t c, int bytes, bool wide, int64_t losses)
+static inline KLossBlocks kwork_loss_blocks(int64_t rows, int64_t pitch, int bytes, bool wide, int64_t losses)
 {
 	KLossBlocks b = {0};
-	b.narrow = kwork_up(rows * c * (wide ? 4 : bytes), 256);
-	b.lse = b.narrow + (wide && bytes < 4 ? kwork_up(rows * c * bytes, 256) : 0);
+	b.narrow = kwork_up(rows * pitch * (wide ? 4 : bytes), 256);
+	b.lse = b.narrow + (wide && bytes < 4 ? kwork_up(rows * pitch * bytes, 256) : 0);
 	b.losses = b.lse + kwork_up(rows * 4, 256);
 	b.product = b.losses + kwork_up(losses, 256);
 	return b;
 }
+
+/* The elements from row to row of a block of logits.  On CUDA each row begins at a multiple of 64 elements, since TMA
+ * and 16-byte accesses want rows that are aligned. */
+static inline int64_t kwork_logits_pitch(int64_t c, bool on_cuda) { return on_cuda ? kwork_up(c, 64) : c; }
 
 /* h: which operand is h; labels are behind w. */
 static inline int64_t kwork_loss_head(const KWorkArgs *a, int h, bool on_cuda, int64_t product)
 {
 	const KShape *x = &a->in[h], *w = &a->in[h + 1], *labels = &a->in[h + 2];
 	int64_t rows = kwork_numel(labels, 0, labels->rank);
-	return kwork_loss_blocks(a->block, w->dim[a->tb ? 0 : 1], x->bytes, a->wide, on_cuda ? rows * 2 * 8 : 0).product
+	int64_t pitch = kwork_logits_pitch(w->dim[a->tb ? 0 : 1], on_cuda);
+	return kwork_loss_blocks(a->block, pitch, x->bytes, a->wide, on_cuda ? rows * 2 * 8 : 0).product
 		+ kwork_capped(a, product);
 }
 static inline int64_t kwork_linear_cross_entropy(const KWorkArgs *a)

@@ -180,10 +180,10 @@ static void gpt2_rest(void)
 			st, st + rows, NULL, rows, c, work));
 	}
 	if (wanted("cross_entropy")) {
-		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, -100,
+		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, v, -100,
 			0, NULL));
 		TIME("cross_entropy_grad in place", 1, 8 * big, 0,
-			k_cross_entropy_grad_f32(x, w, x, ids, NULL, st, rows, v, -100, 0));
+			k_cross_entropy_grad_f32(x, w, x, ids, NULL, st, rows, v, v, -100, 0));
 	}
 	if (wanted("gather")) {
 		TIME("gather", 2, 8 * rows * c, 0, k_gather(o, w, ids, 1, v, c, rows, 4, 8));

@@ -39,7 +39,7 @@ static float log_sum_exp(const Logits *x, int64_t row)
 	double sum = 0;
 	for (int64_t p = 0; p < x->c; p += PIECE) {
 		int64_t len = MIN(PIECE, x->c - p);
-		const float *v = piece_of(x, row * x->c + p, len, buf);
+		const float *v = piece_of(x, row * x->pitch + p, len, buf);
 		float pm = max_of_f32(v, len);
 		if (pm > m) {
 			sum *= exp((double)m - (double)pm);
@@ -62,7 +62,7 @@ static bool label_ok(int64_t label, int64_t row, int64_t c, int64_t ignore_index
 /* Loss of one row:  (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
 static double row_loss(const Logits *x, int64_t row, const LossRule *r, float lse)
 {
-	int64_t label = r->labels[row], first = row * x->c;
+	int64_t label = r->labels[row], first = row * x->pitch;
 	double w = r->weights ? r->weights[label] : 1, loss = w * ((double)lse - logit(x, first + label));
 	if (r->smoothing == 0)
 		return loss;
@@ -115,7 +115,7 @@ static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, c
 	float g = dloss, p = (float)(g * (w + e * all)), u = (float)(g * e), own = (float)(g * w);
 	float in[PIECE], out[PIECE];
 	for (int64_t first = 0; first < x->c; first += PIECE) {
-		int64_t len = MIN(PIECE, x->c - first), at = row * x->c + first;
+		int64_t len = MIN(PIECE, x->c - first), at = row * x->pitch + first;
 		const float *v = piece_of(x, at, len, in), *weights = r->weights ? r->weights + first : NULL;
 		float *d = x->type == K_F32 ? (float *)dlogits + at : out;
 		if (r->smoothing == 0)
@@ -143,7 +143,7 @@ void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, Loss
 	for (int64_t r = 0; r < x.rows; r++) {
 		int64_t y = rule.labels[r], bytes = type_bytes(x.type);
 		if (y == rule.ignore_index || y < 0 || y >= x.c)
-			memset((char *)dlogits + r * x.c * bytes, 0, (size_t)(x.c * bytes));
+			memset((char *)dlogits + r * x.pitch * bytes, 0, (size_t)(x.c * bytes));
 		else
 			grad_row(dlogits, dloss, &x, r, &rule, lse[r], all);
 	}
@@ -151,18 +151,20 @@ void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, Loss
 
 #define LOSS(T, t, TYPE) \
 	void k_cross_entropy_##t(float *sum, float *weight, float *lse, const T *logits, const int64_t *labels, \
-		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
+		const float *weights, int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, double smoothing, \
+		void *work) \
 	{ \
 		(void)work; \
-		LossSums s = loss_of_rows(lse, (Logits){logits, TYPE, rows, c}, \
+		LossSums s = loss_of_rows(lse, (Logits){logits, TYPE, rows, c, pitch}, \
 			(LossRule){labels, weights, ignore_index, smoothing, 0}); \
 		*sum = (float)s.loss; \
 		*weight = (float)s.weight; \
 	} \
 	void k_cross_entropy_grad_##t(T *dlogits, const float *dloss, const T *logits, const int64_t *labels, \
-		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
+		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, \
+		double smoothing) \
 	{ \
-		loss_grad_rows(dlogits, *dloss, lse, (Logits){logits, TYPE, rows, c}, \
+		loss_grad_rows(dlogits, *dloss, lse, (Logits){logits, TYPE, rows, c, pitch}, \
 			(LossRule){labels, weights, ignore_index, smoothing, 0}); \
 	}
 LOSS(float, f32, K_F32)
@@ -173,11 +175,11 @@ LOSS(uint16_t, f16, K_F16)
 
 static int64_t arg_max(const Logits *x, int64_t row)
 {
-	float buf[PIECE], most = (float)logit(x, row * x->c);
+	float buf[PIECE], most = (float)logit(x, row * x->pitch);
 	int64_t best = 0;
 	for (int64_t p = 0; p < x->c; p += PIECE) {
 		int64_t len = MIN(PIECE, x->c - p);
-		const float *v = piece_of(x, row * x->c + p, len, buf);
+		const float *v = piece_of(x, row * x->pitch + p, len, buf);
 		for (int64_t i = 0; i < len; i++)
 			if (v[i] > most) {
 				most = v[i];
@@ -197,7 +199,7 @@ void loss_arg_max(int64_t *best, Logits x)
 void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
-	Logits x = {logits, type, rows, c};
+	Logits x = {logits, type, rows, c, c};
 	int64_t right = 0, counted = 0;
 	#pragma omp parallel for schedule(static) reduction(+:right, counted) if (rows * c > PARALLEL_MIN)
 	for (int64_t r = 0; r < rows; r++) {

@@ -4,7 +4,7 @@
 
 #include "kernels/kernels.h"
 
-typedef struct Logits { const void *at; KDType type; int64_t rows, c; } Logits;
+typedef struct Logits { const void *at; KDType type; int64_t rows, c, pitch; } Logits; /* pitch: from row to row */
 typedef struct LossRule {
 	const int64_t *labels;
 	const float *weights; /* may be NULL */
@@ -16,7 +16,7 @@ typedef struct LossSums { double loss, weight; } LossSums;
 
 /* lse (rows) gets the log-sum-exp of each row. */
 LossSums loss_of_rows(float *lse, Logits x, LossRule rule);
-/* dlogits, of the logits' type, may be the logits. */
+/* dlogits, of the logits' type and pitch, may be the logits. */
 void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, LossRule rule);
 /* best (rows): the first of the largest of each row. */
 void loss_arg_max(int64_t *best, Logits x);

@@ -11,14 +11,14 @@
 
 _Static_assert((int)HEAD_PRODUCTS <= (int)PRIM_MAX_PRODUCTS, "a loss head has more products than a primitive can hold");
 
-static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, 0); }
+static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, d->c, 0); }
 
 KPrim *k_linear_cross_entropy_create(const KLossHeadDesc *d)
 {
 	KPrim *p = prim_new("");
 	int64_t before = places(d).product;
 	p->head = *d;
-	p->work = before + head_create(p->product, d, d->work_bytes - before);
+	p->work = before + head_create(p->product, d, d->c, d->work_bytes - before);
 	snprintf(p->impl, sizeof p->impl, "blocks:%.40s", k_prim_impl(p->product[HEAD_LAST + HEAD_LOGITS]));
 	return p;
 }
@@ -88,7 +88,7 @@ void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *be
 	for (int64_t k = 0, n = head_blocks(d); k < n; k++) {
 		int64_t first = k * d->block;
 		KPrim *logits = p->product[(k == n - 1 ? HEAD_LAST : 0) + HEAD_LOGITS];
-		Logits x = {a.work + at.block, head_logits(d), k == n - 1 ? head_last_rows(d) : d->block, d->c};
+		Logits x = {a.work + at.block, head_logits(d), k == n - 1 ? head_last_rows(d) : d->block, d->c, d->c};
 		LossRule rule = {labels + first, weights, d->ignore_index, d->smoothing, first};
 		const char *rows = a.h + first * d->d * type_bytes(d->dtype);
 		k_matmul_run(logits, a.work + at.block, rows, w, bias, a.work + at.product);

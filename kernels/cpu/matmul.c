@@ -9,10 +9,10 @@
 /* Folds batch dims into m where b does not change along them and a's rows continue from one matrix to the next. */
 static KMatmulDesc matmul_fold(const KMatmulDesc *d)
 {
-	KMatmulDesc f = *d;
+	KMatmulDesc f = k_matmul_rows(*d);
 	while (f.n_batch > 0 && !f.ta) {
 		int last = f.n_batch - 1;
-		if (f.batch[last] != 1 && (f.sb[last] != 0 || f.sa[last] != f.m * f.k))
+		if (f.batch[last] != 1 && (f.sb[last] != 0 || f.sa[last] != f.m * f.lda))
 			break;
 		f.m *= f.batch[last];
 		f.n_batch--;
@@ -22,19 +22,20 @@ static KMatmulDesc matmul_fold(const KMatmulDesc *d)
 	return f;
 }
 
-static void matrix_md(dnnl_memory_desc_t *md, const KMatmulDesc *d, int64_t rows, int64_t cols,
+/* row: elements from row to row, of the transposed matrix from column to column. */
+static void matrix_md(dnnl_memory_desc_t *md, const KMatmulDesc *d, int64_t rows, int64_t cols, int64_t row,
 	KDType t, bool transposed, const int64_t *batch_stride)
 {
 	dnnl_dims_t dim, stride;
 	int nb = d->n_batch;
 	for (int i = 0; i < nb; i++) {
 		dim[i] = batch_stride[i] == 0 ? 1 : d->batch[i];
-		stride[i] = batch_stride[i] == 0 ? rows * cols : batch_stride[i];
+		stride[i] = batch_stride[i] == 0 ? (transposed ? cols : rows) * row : batch_stride[i];
 	}
 	dim[nb] = rows;
 	dim[nb + 1] = cols;
-	stride[nb] = transposed ? 1 : cols;
-	stride[nb + 1] = transposed ? rows : 1;
+	stride[nb] = transposed ? 1 : row;
+	stride[nb + 1] = transposed ? row : 1;
 	prim_check(dnnl_memory_desc_init_by_strides(md, nb + 2, dim, prim_type(t), stride),
 		"describe a matrix");
 }
@@ -73,14 +74,14 @@ static KPrim *create_matmul(const KMatmulDesc *d, PrimAccept *accept)
 {
 	dnnl_memory_desc_t a, b, y, bias;
 	int64_t whole[6];
-	int64_t s = d->m * d->n;
+	int64_t s = d->m * d->ldy;
 	for (int i = d->n_batch - 1; i >= 0; i--) {
 		whole[i] = s;
 		s *= d->batch[i];
 	}
-	matrix_md(&a, d, d->m, d->k, d->dtype, d->ta, d->sa);
-	matrix_md(&b, d, d->k, d->n, d->dtype, d->tb, d->sb);
-	matrix_md(&y, d, d->m, d->n, matmul_to(d), false, whole);
+	matrix_md(&a, d, d->m, d->k, d->lda, d->dtype, d->ta, d->sa);
+	matrix_md(&b, d, d->k, d->n, d->ldb, d->dtype, d->tb, d->sb);
+	matrix_md(&y, d, d->m, d->n, d->ldy, matmul_to(d), false, whole);
 	if (d->bias) {
 		dnnl_dims_t dim, stride;
 		for (int i = 0; i < d->n_batch + 2; i++)
@@ -151,7 +152,8 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 		count *= d.batch[i];
 	bool half = is_half(d.dtype), library = (half || d.dtype == K_F32) && count > 0 && d.k > 0;
 	KPrim *p = NULL;
-	if (library && !half && d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
+	bool dense = d.lda == (d.ta ? d.m : d.k) && d.ldb == (d.tb ? d.k : d.n) && d.ldy == d.n;
+	if (library && dense && !half && d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
 		p = create_inner(&d);
 	if (library && !p)
 		p = create_matmul(&d, accept_best);

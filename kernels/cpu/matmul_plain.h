@@ -3,10 +3,10 @@
  * bits. */
 static void CONCAT(rows, SUFFIX)(const KMatmulDesc *d, T *y, const T *a, const T *b, const T *bias)
 {
-	int64_t as = d->ta ? 1 : d->k, ak = d->ta ? d->m : 1, bk = d->tb ? 1 : d->n, bn = d->tb ? d->k : 1;
+	int64_t as = d->ta ? 1 : d->lda, ak = d->ta ? d->lda : 1, bk = d->tb ? 1 : d->ldb, bn = d->tb ? d->ldb : 1;
 	#pragma omp parallel for schedule(static) if (d->m * d->n * d->k > PARALLEL_MIN)
 	for (int64_t i = 0; i < d->m; i++) {
-		T *row = y + i * d->n;
+		T *row = y + i * d->ldy;
 		for (int64_t j = 0; j < d->n && !d->add; j++)
 			row[j] = bias ? bias[j] : 0;
 		for (int64_t k = 0; k < d->k; k++) {
@@ -26,7 +26,7 @@ static void CONCAT(run, SUFFIX)(KPrim *p, PrimArgs *t, char *work)
 	(void)work;
 	for (int64_t i = 0; i < count; i++) {
 		unravel(i, d->n_batch, d->batch, at);
-		CONCAT(rows, SUFFIX)(d, (T *)t->at[0] + i * d->m * d->n,
+		CONCAT(rows, SUFFIX)(d, (T *)t->at[0] + i * d->m * d->ldy,
 			(const T *)t->at[1] + offset_of(d->n_batch, at, d->sa),
 			(const T *)t->at[2] + offset_of(d->n_batch, at, d->sb), t->at[3]);
 	}

@@ -39,7 +39,7 @@ static void put_tile(const KMatmulDesc *d, const Tile *t, void *y, const float *
 	if (bias)
 		widen(add, bias + t->j, d->dtype, t->n);
 	for (int64_t i = 0; i < t->m; i++) {
-		char *to = (char *)y + ((t->i + i) * d->n + t->j) * type_bytes(d->to);
+		char *to = (char *)y + ((t->i + i) * d->ldy + t->j) * type_bytes(d->to);
 		if (d->add)
 			memcpy(add, to, (size_t)t->n * sizeof *add);
 		for (int64_t j = 0; j < t->n; j++)
@@ -57,13 +57,13 @@ static void make_tile(const KMatmulDesc *d, Tile t, void *y, const uint16_t *a, 
 	for (t.k = 0; t.k < d->k; t.k += KB) {
 		t.depth = MIN(KB, d->k - t.k);
 		if (d->ta)
-			widen_rows(at, MB, a + t.k * d->m + t.i, d->m, d->dtype, t.depth, t.m);
+			widen_rows(at, MB, a + t.k * d->lda + t.i, d->lda, d->dtype, t.depth, t.m);
 		else
-			widen_rows(at, AR, a + t.i * d->k + t.k, d->k, d->dtype, t.m, t.depth);
+			widen_rows(at, AR, a + t.i * d->lda + t.k, d->lda, d->dtype, t.m, t.depth);
 		if (d->tb)
-			widen_transposed(bt, b + t.j * d->k + t.k, d->k, d->dtype, t.n, t.depth);
+			widen_transposed(bt, b + t.j * d->ldb + t.k, d->ldb, d->dtype, t.n, t.depth);
 		else
-			widen_rows(bt, NB, b + t.k * d->n + t.j, d->n, d->dtype, t.depth, t.n);
+			widen_rows(bt, NB, b + t.k * d->ldb + t.j, d->ldb, d->dtype, t.depth, t.n);
 		gemm_small(t.m, wide, t.depth, at, d->ta ? 1 : AR, d->ta ? MB : 1, bt, NB, c, NB, true);
 	}
 	put_tile(d, &t, y, c, bias);
@@ -79,7 +79,7 @@ static void run_wide(KPrim *p, PrimArgs *args, char *work)
 		int64_t at[6], c = i / (rows * cols), i0 = i / cols % rows * MB, j0 = i % cols * NB;
 		unravel(c, d->n_batch, d->batch, at);
 		make_tile(d, (Tile){.i = i0, .j = j0, .m = MIN(MB, d->m - i0), .n = MIN(NB, d->n - j0)},
-			(char *)args->at[0] + c * d->m * d->n * type_bytes(d->to),
+			(char *)args->at[0] + c * d->m * d->ldy * type_bytes(d->to),
 			(const uint16_t *)args->at[1] + offset_of(d->n_batch, at, d->sa),
 			(const uint16_t *)args->at[2] + offset_of(d->n_batch, at, d->sb), args->at[3]);
 	}

@@ -37,7 +37,7 @@ template <class T> struct LossRows {
 	const float *weights; /* may be NULL */
 	const int64_t *labels;
 	float *lse;
-	int64_t rows, c, ignore_index;
+	int64_t rows, c, pitch, ignore_index; /* pitch: elements from row to row, of the gradient as well */
 	double smoothing;
 	int64_t first;        /* number of the first row, for messages */
 	Bad bad;
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 	double loss = 0, weight = 0;
 	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
 		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
-		const T *x = a.logits + row * a.c;
+		const T *x = a.logits + row * a.pitch;
 		ExpSum<float> s = exp_sum_none<float>();
 		each_of_row(x, n, team, [&](int64_t, float v) { exp_sum_add(s, {v}); },
 			[&](int64_t, const Vec<float, vec_of<T>> &v) { exp_sum_add(s, v.at); });
@@ -153,8 +153,8 @@ cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
 	if (n == 0)
 		return;
 	constexpr int N = vec_of<T>;
-	const T *x = a.logits + row * a.c;
-	T *d = dlogits + row * a.c;
+	const T *x = a.logits + row * a.pitch;
+	T *d = dlogits + row * a.pitch;
 	int64_t y = a.labels[row];
 	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
 	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
@@ -188,17 +188,19 @@ template <class T> static void cross_entropy_grad(T *dlogits, const float *dloss
 
 #define LOSS(S, T, t) \
 	void k_cross_entropy_##t(float *sum, float *weight, float *lse, const S *logits, const int64_t *labels, \
-		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
+		const float *weights, int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, double smoothing, \
+		void *work) \
 	{ \
 		int64_t chunks = loss_parts<T>({reinterpret_cast<const T *>(logits), weights, labels, lse, rows, c, \
-			ignore_index, smoothing, 0, bad_here()}, (double *)work); \
+			pitch, ignore_index, smoothing, 0, bad_here()}, (double *)work); \
 		loss_join(sum, weight, (const double *)work, chunks); \
 	} \
 	void k_cross_entropy_grad_##t(S *dlogits, const float *dloss, const S *logits, const int64_t *labels, \
-		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
+		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, \
+		double smoothing) \
 	{ \
 		cross_entropy_grad<T>(reinterpret_cast<T *>(dlogits), dloss, {reinterpret_cast<const T *>(logits), weights, \
-			labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, 0, nullptr}); \
+			labels, const_cast<float *>(lse), rows, c, pitch, ignore_index, smoothing, 0, nullptr}); \
 	}
 LOSS(float, float, f32)
 LOSS(uint16_t, Bf16, bf16)
@@ -206,7 +208,7 @@ LOSS(uint16_t, F16, f16)
 
 template <class T> static LossRows<T> rows_of(const LossBlock &b)
 {
-	return {(const T *)b.logits, b.weights, b.labels, b.lse, b.rows, b.c, b.ignore_index, b.smoothing, b.first,
+	return {(const T *)b.logits, b.weights, b.labels, b.lse, b.rows, b.c, b.pitch, b.ignore_index, b.smoothing, b.first,
 		bad_here()};
 }
 
@@ -297,11 +299,12 @@ accuracy_rows(double *out, const T *logits, const int64_t *labels,
 }
 
 template <class T>
-static __global__ void __launch_bounds__(TEAM_THREADS) arg_max_rows(int64_t *best, const T *logits, int64_t c)
+static __global__ void __launch_bounds__(TEAM_THREADS) arg_max_rows(int64_t *best, const T *logits, int64_t c,
+	int64_t pitch)
 {
 	__shared__ float tops[WARP];
 	__shared__ int64_t places[WARP];
-	int64_t row = blockIdx.x, place = arg_max(logits + row * c, c, tops, places);
+	int64_t row = blockIdx.x, place = arg_max(logits + row * pitch, c, tops, places);
 	if (threadIdx.x == 0)
 		best[row] = place;
 }
@@ -310,11 +313,11 @@ void loss_block_arg_max(int64_t *best, const LossBlock &b)
 {
 	unsigned rows = (unsigned)b.rows, threads = b.c > 1024 ? TEAM_THREADS : TEAM_BLOCK;
 	if (b.type == K_BF16)
-		LAUNCH((arg_max_rows<Bf16>), rows, threads, 0, k_stream, best, (const Bf16 *)b.logits, b.c);
+		LAUNCH((arg_max_rows<Bf16>), rows, threads, 0, k_stream, best, (const Bf16 *)b.logits, b.c, b.pitch);
 	else if (b.type == K_F16)
-		LAUNCH((arg_max_rows<F16>), rows, threads, 0, k_stream, best, (const F16 *)b.logits, b.c);
+		LAUNCH((arg_max_rows<F16>), rows, threads, 0, k_stream, best, (const F16 *)b.logits, b.c, b.pitch);
 	else
-		LAUNCH((arg_max_rows<float>), rows, threads, 0, k_stream, best, (const float *)b.logits, b.c);
+		LAUNCH((arg_max_rows<float>), rows, threads, 0, k_stream, best, (const float *)b.logits, b.c, b.pitch);
 }
 
 static __global__ void count_right(double *out, const int64_t *best, const int64_t *labels, int64_t rows,

@@ -6,12 +6,12 @@
 #include "kernels/cuda/common.cuh"
 
 struct LossBlock {
-	void *logits;         /* (rows, c) of type f32, bf16 or f16 */
+	void *logits;         /* (rows, c) of type f32, bf16 or f16, rows `pitch` elements apart */
 	KDType type;
 	const float *weights; /* (c) or NULL */
 	const int64_t *labels;
 	float *lse;           /* (rows): log-sum-exps */
-	int64_t rows, c, ignore_index;
+	int64_t rows, c, pitch, ignore_index;
 	double smoothing;
 	int64_t first;        /* number of the first row, for messages */
 };

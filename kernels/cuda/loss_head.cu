@@ -10,32 +10,34 @@
 
 static_assert((int)HEAD_PRODUCTS <= (int)PRIM_MAX_PRODUCTS, "a loss head has more products than a primitive can hold");
 
-static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, d->rows * 2 * 8); }
+static int64_t pitch_of(const KLossHeadDesc *d) { return kwork_logits_pitch(d->c, true); }
+static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, pitch_of(d), d->rows * 2 * 8); }
 
 KPrim *k_linear_cross_entropy_create(const KLossHeadDesc *d)
 {
 	KPrim *p = prim_new();
 	int64_t before = places(d).product;
 	p->head = *d;
-	p->work = before + head_create(p->product, d, d->work_bytes - before);
+	p->work = before + head_create(p->product, d, pitch_of(d), d->work_bytes - before);
 	snprintf(p->impl, sizeof p->impl, "blocks:%.40s", k_prim_impl(p->product[HEAD_LAST + HEAD_LOGITS]));
 	return p;
 }
 
 /* db += the sums of the columns of x (rows, c), a thread for each column; set: it begins from 0. */
-template <class T> static __global__ void add_columns(float *db, const T *x, int64_t rows, int64_t c, bool set)
+template <class T> static __global__ void add_columns(float *db, const T *x, int64_t rows, int64_t c, int64_t pitch,
+	bool set)
 {
 	GRID_STRIDE(i, c) {
 		float sum = set ? 0 : db[i];
 		for (int64_t r = 0; r < rows; r++)
-			sum += widen(x[r * c + i]);
+			sum += widen(x[r * pitch + i]);
 		db[i] = sum;
 	}
 }
 
-template <class T> static void sum_columns(float *db, const void *x, int64_t rows, int64_t c, bool set)
+template <class T> static void sum_columns(float *db, const void *dx, const LossBlock &x, bool set)
 {
-	LAUNCH((add_columns<T>), blocks_for(c, 1024), 256, 0, k_stream, db, (const T *)x, rows, c, set);
+	LAUNCH((add_columns<T>), blocks_for(x.c, 1024), 256, 0, k_stream, db, (const T *)dx, x.rows, x.c, x.pitch, set);
 }
 
 struct Head {
@@ -56,7 +58,7 @@ static void multiply(const Head &a, int64_t number, const LossBlock &x)
 	const void *dx = x.logits, *h = a.h + row;
 	void *work = a.work + at.product;
 	if (head_is_wide(d)) {
-		k_device_cast(a.work + at.narrow, d->dtype, x.logits, K_F32, x.rows * x.c);
+		k_device_cast(a.work + at.narrow, d->dtype, x.logits, K_F32, x.rows * x.pitch); /* pads, too */
 		dx = a.work + at.narrow;
 	}
 	if (a.dh)
@@ -66,11 +68,11 @@ static void multiply(const Head &a, int64_t number, const LossBlock &x)
 		k_matmul_run(first ? first : products[HEAD_DW], a.dw, d->tb ? dx : h, d->tb ? h : dx, nullptr, work);
 	}
 	if (a.db && d->dtype == K_BF16)
-		sum_columns<Bf16>(a.db, dx, x.rows, x.c, number == 0);
+		sum_columns<Bf16>(a.db, dx, x, number == 0);
 	else if (a.db && d->dtype == K_F16)
-		sum_columns<F16>(a.db, dx, x.rows, x.c, number == 0);
+		sum_columns<F16>(a.db, dx, x, number == 0);
 	else if (a.db)
-		sum_columns<float>(a.db, dx, x.rows, x.c, number == 0);
+		sum_columns<float>(a.db, dx, x, number == 0);
 }
 
 void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *best, void *dh, float *dw, float *db,
@@ -86,7 +88,7 @@ void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *be
 		int64_t first = k * d->block;
 		KPrim *logits = p->product[(k == n - 1 ? HEAD_LAST : 0) + HEAD_LOGITS];
 		LossBlock x = {a.work + at.block, head_logits(d), weights, labels + first, (float *)(a.work + at.lse),
-			k == n - 1 ? head_last_rows(d) : d->block, d->c, d->ignore_index, d->smoothing, first};
+			k == n - 1 ? head_last_rows(d) : d->block, d->c, pitch_of(d), d->ignore_index, d->smoothing, first};
 		k_matmul_run(logits, x.logits, a.h + first * d->d * dtype_bytes(d->dtype), w, bias, a.work + at.product);
 		chunks += loss_block(x, parts + 2 * chunks);
 		if (best)

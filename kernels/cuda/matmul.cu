@@ -24,11 +24,11 @@ static void drop_dim(KMatmulDesc *d, int i)
  * dims that are one dim to both operands. */
 static KMatmulDesc merge_batch(const KMatmulDesc *desc)
 {
-	KMatmulDesc d = *desc;
+	KMatmulDesc d = k_matmul_rows(*desc);
 	for (int i = d.n_batch - 1; i >= 0; i--)
 		if (d.batch[i] == 1)
 			drop_dim(&d, i);
-	while (d.n_batch > 0 && !d.ta && d.sb[d.n_batch - 1] == 0 && d.sa[d.n_batch - 1] == d.m * d.k)
+	while (d.n_batch > 0 && !d.ta && d.sb[d.n_batch - 1] == 0 && d.sa[d.n_batch - 1] == d.m * d.lda)
 		d.m *= d.batch[--d.n_batch];
 	for (int i = d.n_batch - 2; i >= 0; i--)
 		if (d.sa[i] == d.sa[i + 1] * d.batch[i + 1] && d.sb[i] == d.sb[i + 1] * d.batch[i + 1]) {
@@ -43,7 +43,7 @@ static KDType type_of_y(const KMatmulDesc *d) { return is_half(d->dtype) ? d->to
 /* Elements between the matrices of y along each batch dim. */
 static void y_strides(const KMatmulDesc *d, int64_t *stride)
 {
-	int64_t s = d->m * d->n;
+	int64_t s = d->m * d->ldy;
 	for (int i = d->n_batch - 1; i >= 0; i--) {
 		stride[i] = s;
 		s *= d->batch[i];
@@ -80,11 +80,11 @@ template <class V> static void set_preference(cublasLtMatmulPreference_t p, cubl
 	prim_check_lt(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value), "describe a choice");
 }
 
-/* A row-major matrix of rows x cols, which the library sees as cols x rows. */
-static cublasLtMatrixLayout_t matrix(KDType t, int64_t rows, int64_t cols, int32_t count, int64_t stride)
+/* A row-major matrix of rows x cols, `row` elements from row to row, which the library sees as cols x rows. */
+static cublasLtMatrixLayout_t matrix(KDType t, int64_t rows, int64_t cols, int64_t row, int32_t count, int64_t stride)
 {
 	cublasLtMatrixLayout_t l = NULL;
-	prim_check_lt(cublasLtMatrixLayoutCreate(&l, lt_type(t), (uint64_t)cols, (uint64_t)rows, cols),
+	prim_check_lt(cublasLtMatrixLayoutCreate(&l, lt_type(t), (uint64_t)cols, (uint64_t)rows, row),
 		"describe a matrix");
 	prim_check_lt(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
 		"describe a batch");
@@ -104,9 +104,9 @@ static void describe(LtProduct *l, const KMatmulDesc *d)
 	bool one = d->n_batch == 0;
 	int32_t count = one ? 1 : (int32_t)d->batch[l->strided];
 	int64_t s[3] = {one ? 0 : d->sa[l->strided], one ? 0 : d->sb[l->strided], one ? 0 : sy[l->strided]};
-	l->a = matrix(d->dtype, d->ta ? d->k : d->m, d->ta ? d->m : d->k, count, s[0]);
-	l->b = matrix(d->dtype, d->tb ? d->n : d->k, d->tb ? d->k : d->n, count, s[1]);
-	l->y = matrix(type_of_y(d), d->m, d->n, count, s[2]);
+	l->a = matrix(d->dtype, d->ta ? d->k : d->m, d->ta ? d->m : d->k, d->lda, count, s[0]);
+	l->b = matrix(d->dtype, d->tb ? d->n : d->k, d->tb ? d->k : d->n, d->ldb, count, s[1]);
+	l->y = matrix(type_of_y(d), d->m, d->n, d->ldy, count, s[2]);
 	cublasComputeType_t compute = d->dtype == K_F64 ? CUBLAS_COMPUTE_64F
 		: d->dtype == K_F32 && prim_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	prim_check_lt(cublasLtMatmulDescCreate(&l->op, compute, d->dtype == K_F64 ? CUDA_R_64F : CUDA_R_32F),
@@ -179,28 +179,29 @@ static bool choose_with_bias(LtProduct *l, const KMatmulDesc *d)
 
 /* ---- run ---- */
 
-template <class T, class O> static __global__ void fill_rows(O *y, const T *bias, int64_t numel, int64_t n)
+template <class T, class O> static __global__ void fill_rows(O *y, const T *bias, int64_t numel, int64_t n, int64_t row)
 {
 	GRID_STRIDE(i, numel)
-		y[i] = narrow<O>(widen(bias[i % n]));
+		y[i / n * row + i % n] = narrow<O>(widen(bias[i % n]));
 }
 
-template <class T, class O> static void prefill(void *y, const void *bias, int64_t numel, int64_t n)
+template <class T, class O> static void prefill(const KMatmulDesc *d, void *y, const void *bias, int64_t rows)
 {
-	LAUNCH((fill_rows<T, O>), blocks_for(numel, 1024), 256, 0, k_stream, (O *)y, (const T *)bias, numel, n);
+	LAUNCH((fill_rows<T, O>), blocks_for(rows * d->n, 1024), 256, 0, k_stream, (O *)y, (const T *)bias,
+		rows * d->n, d->n, d->ldy);
 }
 
-static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t numel)
+static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t rows)
 {
 	bool wide = d->to == K_F32;
 	if (d->dtype == K_F64)
-		prefill<double, double>(y, bias, numel, d->n);
+		prefill<double, double>(d, y, bias, rows);
 	else if (d->dtype == K_F32)
-		prefill<float, float>(y, bias, numel, d->n);
+		prefill<float, float>(d, y, bias, rows);
 	else if (d->dtype == K_BF16)
-		wide ? prefill<Bf16, float>(y, bias, numel, d->n) : prefill<Bf16, Bf16>(y, bias, numel, d->n);
+		wide ? prefill<Bf16, float>(d, y, bias, rows) : prefill<Bf16, Bf16>(d, y, bias, rows);
 	else
-		wide ? prefill<F16, float>(y, bias, numel, d->n) : prefill<F16, F16>(y, bias, numel, d->n);
+		wide ? prefill<F16, float>(d, y, bias, rows) : prefill<F16, F16>(d, y, bias, rows);
 }
 
 static void launch(KPrim *p, char *y, const char *a, const char *b, double beta, void *work)
@@ -223,7 +224,7 @@ static void run(KPrim *p, void *y, const void *a, const void *b, const void *bia
 	for (int i = 0; i < d->n_batch; i++)
 		launches *= i == l->strided ? 1 : d->batch[i];
 	if (bias && !l->fused_bias)
-		prefill_any(d, y, bias, d->n_batch ? sy[0] * d->batch[0] : d->m * d->n);
+		prefill_any(d, y, bias, d->n_batch ? sy[0] / d->ldy * d->batch[0] : d->m);
 	else if (bias)
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 	for (int64_t c = 0; c < launches; c++) {

@@ -21,14 +21,14 @@ static __device__ int64_t batch_offset(const KMatmulDesc &d, const int64_t *stri
 }
 
 /* to[k][i] = element (first + i, k0 + k) of `from`, 0 outside rows x sum.  along: elements that are neighbours in
- * memory differ in k. */
+ * memory differ in k; pitch: from one to the next of the others. */
 template <class T> static __device__ __forceinline__ void load_tile(Wide<T> (*to)[TILE + 1], const T *from,
-	int64_t first, int64_t k0, int64_t rows, int64_t sum, bool along)
+	int64_t pitch, int64_t first, int64_t k0, int64_t rows, int64_t sum, bool along)
 {
 	for (int e = (int)threadIdx.x; e < TILE * STEP; e += THREADS) {
 		int i = along ? e / STEP : e % TILE, k = along ? e % STEP : e / TILE;
 		int64_t r = first + i, s = k0 + k;
-		to[k][i] = r < rows && s < sum ? widen(from[along ? r * sum + s : s * rows + r]) : Wide<T>(0);
+		to[k][i] = r < rows && s < sum ? widen(from[along ? r * pitch + s : s * pitch + r]) : Wide<T>(0);
 	}
 }
 
@@ -48,8 +48,8 @@ template <class T, class O> static __global__ void __launch_bounds__(THREADS) pr
 				acc[r][c] = bias && j < d.n ? widen(bias[j]) : Wide<T>(0);
 			}
 		for (int64_t k0 = 0; k0 < d.k; k0 += STEP) {
-			load_tile(at, pa, i0, k0, d.m, d.k, !d.ta);
-			load_tile(bt, pb, j0, k0, d.n, d.k, d.tb);
+			load_tile(at, pa, d.lda, i0, k0, d.m, d.k, !d.ta);
+			load_tile(bt, pb, d.ldb, j0, k0, d.n, d.k, d.tb);
 			__syncthreads();
 			for (int k = 0; k < STEP; k++)
 				for (int r = 0; r < PER; r++)
@@ -60,7 +60,7 @@ template <class T, class O> static __global__ void __launch_bounds__(THREADS) pr
 		for (int r = 0; r < PER; r++)
 			for (int c = 0; c < PER; c++) {
 				int64_t i = i0 + row + r * SIDE, j = j0 + col + c * SIDE;
-				O *to = y + (z * d.m + i) * d.n + j;
+				O *to = y + (z * d.m + i) * d.ldy + j;
 				if (i < d.m && j < d.n)
 					*to = narrow<O>(d.add ? widen(*to) + acc[r][c] : acc[r][c]);
 			}

@@ -205,14 +205,14 @@ static void check_odd_loss(int64_t rows, int64_t c)
 	Twice x = twice(case_floats(n, -4, 4), n * 4, 4), d = twice_alloc(n * 4, 4);
 	float *out = case_alloc(16), *lse = case_alloc(rows * 4), *loss = case_floats(1, 1, 1);
 	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
-	k_cross_entropy_f32(out, out + 1, lse, x.odd, labels, NULL, rows, c, -1, 0.1, work);
-	k_cross_entropy_f32(out + 2, out + 3, lse, x.even, labels, NULL, rows, c, -1, 0.1, work);
+	k_cross_entropy_f32(out, out + 1, lse, x.odd, labels, NULL, rows, c, c, -1, 0.1, work);
+	k_cross_entropy_f32(out + 2, out + 3, lse, x.even, labels, NULL, rows, c, c, -1, 0.1, work);
 	case_sync();
 	case_true(fabsf(out[0] - out[2]) <= 1e-6f * out[2] && out[1] == out[3], "cross_entropy at an odd place");
-	k_cross_entropy_grad_f32(d.even, loss, x.even, labels, NULL, lse, rows, c, -1, 0.1);
-	k_cross_entropy_grad_f32(d.odd, loss, x.odd, labels, NULL, lse, rows, c, -1, 0.1);
+	k_cross_entropy_grad_f32(d.even, loss, x.even, labels, NULL, lse, rows, c, c, -1, 0.1);
+	k_cross_entropy_grad_f32(d.odd, loss, x.odd, labels, NULL, lse, rows, c, c, -1, 0.1);
 	same_floats("cross_entropy_grad at an odd place", d, n);
-	k_cross_entropy_grad_f32(d.odd, loss, x.even, labels, NULL, lse, rows, c, -1, 0.1);
+	k_cross_entropy_grad_f32(d.odd, loss, x.even, labels, NULL, lse, rows, c, c, -1, 0.1);
 	same_floats("cross_entropy_grad from an even to an odd place", d, n);
 }
 
@@ -299,9 +299,9 @@ void case_cuda_nothing(void)
 	k_accumulate_f32(y, x, 0);
 	k_cumsum_f32(y, x, 0, 5, 1, false, false);
 	k_reduce_sum_f32(y, x, 3, dim, 1, NULL);
-	k_cross_entropy_grad_f32(y, x, x, NULL, NULL, x, 0, 5, -1, 0);
+	k_cross_entropy_grad_f32(y, x, x, NULL, NULL, x, 0, 5, 5, -1, 0);
 	case_equal("of nothing comes nothing", y, want, 256);
-	k_cross_entropy_f32(y, y + 1, x, x, NULL, NULL, 0, 5, -1, 0, work);
+	k_cross_entropy_f32(y, y + 1, x, x, NULL, NULL, 0, 5, 5, -1, 0, work);
 	k_reduce_sum_f32(y + 2, x, 3, dim, 2, NULL);
 	memset(want, 0, 2 * 4 + 12 * 4);
 	case_equal("sums of nothing are 0", y, want, 2 * 4 + 12 * 4);

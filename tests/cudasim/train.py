@@ -33,6 +33,7 @@ import trips  # noqa: E402
 from matrix import T, VOCAB  # noqa: E402
 
 B, STEPS, SAMPLES = 2, 8, 64
+WIDE = 1201  # classes of "wide", whose logits have rows that are not aligned in any type
 # True gradients of zero, in part or as a whole, and what follows from them.
 ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
 HALF = {"bound": 2e-2, "norms": 1e-1, "weights": 1e-1}  # of 16 bits; losses, norms, weights and their states
@@ -91,10 +92,11 @@ class Setup:
         tokens = torch.zeros(B, T, dtype=torch.int64)
         self.export("gpt", matrix.Gpt(d=16, layers=2, drop=0), tokens)
         self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
+        self.export("wide", torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, WIDE, bias=False)), tokens)
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
-        self.columns = {"gpt": (x, labels), "drop": (x, labels),
+        self.columns = {"gpt": (x, labels), "drop": (x, labels), "wide": (x, labels),
                         "cnn": (g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES))}
         self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
         self.held = {m: [f"--eval-data={f}" for f in self.files(f"{m}.held", *(a[:5] for a in c))]
@@ -250,6 +252,21 @@ def test_halves(s):
         for model in ("gpt", "cnn"):
             s.both(f"{name} {model}", model, ["--optimizer=sgd", *options],
                    ["--lr=0.05", *(["--accum=2"] if name.endswith("many") else [])], **HALF)
+
+
+def test_pitch(s):
+    """Logits in rows with pads, and their gradient; blocks of them; with --check-nan they have none."""
+    adamw = "--optimizer=adamw"
+    cases = {"f32": ([], {}), "accum": (["--accum=many"], {}), "blocks": (["--loss-chunk=8"], {}),
+             "smooth": (["--loss=cross_entropy:label_smoothing=0.1"], {}), "checked": (["--check-nan"], {}),
+             "bf16": (["--param-dtype=bf16"], HALF), "f16": (["--param-dtype=f16", "--loss-scale=128"], HALF),
+             "bf16 blocks": (["--param-dtype=bf16", "--loss-chunk=8"], HALF)}
+    for name, (options, bounds) in cases.items():
+        s.both(f"pitch, {name}", "wide", [adamw, *options], ["--accum=2"] if name == "accum" else [], **bounds)
+        loss = [] if name == "smooth" else ["--loss=cross_entropy"]
+        text = call([s.shardc, s.root / "wide.onnx", f"--bind=batch={B}", *loss, *options, "--emit=ir", "--target=cuda"])
+        padded = name != "checked" and "blocks" not in name
+        ask(("width=1216" in text) == padded, name, "logits with pads: wanted", padded)
 
 
 def test_overflow(s):

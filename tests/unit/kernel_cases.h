@@ -53,6 +53,10 @@ void *case_wide(int64_t rows, int64_t pitch, int size);
 void case_put_columns(void *to, int64_t pitch, int64_t at, const void *x, int64_t rows, int64_t width, int size);
 void *case_take_columns(const void *from, int64_t pitch, int64_t at, int64_t rows, int64_t width, int size);
 
+/* kernel_pitch.c: tensors in wider rows, for the cases of products and losses. */
+void check_pitched_products(void);
+void check_pitched_losses(void);
+
 /* Scratch for the kernel of an op, enough for either target. */
 void *case_work(const char *op, KWorkArgs a);
 

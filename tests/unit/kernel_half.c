@@ -499,19 +499,19 @@ static void check_cross_entropy(int64_t rows, int64_t c, bool weighted, double e
 	for (int64_t i = 0; i < rows; i += 3)
 		labels[i] = -100;
 	SAME_BITS("cross_entropy", got, (rows + 2) * 4, HALF(k_cross_entropy, got, got + 1, got + 2, x.h, labels, w, rows,
-		c, -100, e, work));
-	k_cross_entropy_f32(want, want + 1, want + 2, x.f, labels, w, rows, c, -100, e, work);
+		c, c, -100, e, work));
+	k_cross_entropy_f32(want, want + 1, want + 2, x.f, labels, w, rows, c, c, -100, e, work);
 	case_sync();
 	case_close("16-bit cross_entropy", got, doubles_of(want, rows + 2), rows + 2, 1e-6);
-	HALF(k_cross_entropy_grad, out.h, &dloss, x.h, labels, w, want + 2, rows, c, -100, e);
-	k_cross_entropy_grad_f32(grad, &dloss, x.f, labels, w, want + 2, rows, c, -100, e);
+	HALF(k_cross_entropy_grad, out.h, &dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
+	k_cross_entropy_grad_f32(grad, &dloss, x.f, labels, w, want + 2, rows, c, c, -100, e);
 	case_sync();
 	close_half("16-bit cross_entropy_grad", out.h, doubles_of(grad, rows * c), rows * c);
 	k_accuracy(hits[0], x.h, type, labels, rows, c, -100);
 	k_accuracy(hits[1], x.f, K_F32, labels, rows, c, -100);
 	case_equal("16-bit accuracy", hits[0], hits[1], sizeof(hits[0]));
 	case_true(hits[0][1] > 0, "16-bit accuracy counts");
-	HALF(k_cross_entropy_grad, x.h, &dloss, x.h, labels, w, want + 2, rows, c, -100, e);
+	HALF(k_cross_entropy_grad, x.h, &dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
 	case_equal("16-bit cross_entropy_grad over logits", x.h, out.h, rows * c * 2);
 }
 

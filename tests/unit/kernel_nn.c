@@ -264,12 +264,12 @@ static void check_cross_entropy(int64_t rows, int64_t n, int flags)
 		}
 	}
 	CASE_SAME_BITS("cross_entropy", &sum, 4,
-		k_cross_entropy_f32(&sum, &weight, lse, x, labels, w, rows, n, -100, e, work));
+		k_cross_entropy_f32(&sum, &weight, lse, x, labels, w, rows, n, n, -100, e, work));
 	case_close("cross_entropy", &sum, &s, 1, 1e-6);
 	case_close("cross_entropy: weight", &weight, &total, 1, 1e-6);
-	k_cross_entropy_grad_f32(d, &dloss, x, labels, w, lse, rows, n, -100, e);
+	k_cross_entropy_grad_f32(d, &dloss, x, labels, w, lse, rows, n, n, -100, e);
 	case_close("cross_entropy_grad", d, grad, rows * n, 1e-5);
-	k_cross_entropy_grad_f32(x, &dloss, x, labels, w, lse, rows, n, -100, e);
+	k_cross_entropy_grad_f32(x, &dloss, x, labels, w, lse, rows, n, n, -100, e);
 	case_equal("cross_entropy_grad over logits", x, d, rows * n * 4);
 }
 
@@ -290,7 +290,8 @@ void case_cross_entropy(void)
 	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
 	double acc[2] = {0, 0};
 	check_cross_entropies();
-	k_cross_entropy_f32(&sum, &weight, lse, x, labels, NULL, 2, 3, -100, 0, work);
+	check_pitched_losses();
+	k_cross_entropy_f32(&sum, &weight, lse, x, labels, NULL, 2, 3, 3, -100, 0, work);
 	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && weight == 0, "labels out of range");
 	labels[0] = 2;
 	labels[1] = -100;

@@ -179,6 +179,7 @@ void case_matmul(void)
 		for (int v = 0; v < 4; v++)
 			check_floats(&products[c], v & 1, v & 2);
 	check_other_products();
+	check_pitched_products();
 }
 
 /* ---- convolution ---- */
