@@ -191,11 +191,4 @@ template <class T> __device__ __forceinline__ float score(const Attention &a, in
 	return x;
 }
 
-/* Allows a kernel more dynamic shared memory than the 48 KiB that every kernel may have. */
-template <class Kernel> void want_shared(Kernel *kernel, int bytes)
-{
-	if (bytes > 48 << 10)
-		launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-}
-
 #endif

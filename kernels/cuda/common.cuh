@@ -31,6 +31,14 @@ static inline void launched(cudaError_t e, const char *kernel)
 		k_fail("%s cannot be launched: %s", kernel, cudaGetErrorString(e));
 }
 
+/* Allows a kernel more dynamic shared memory than the 48 KiB that every kernel may have. */
+template <class Kernel> void want_shared(Kernel *kernel, int bytes)
+{
+	if (bytes > 48 << 10)
+		launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+			"a kernel with much shared memory");
+}
+
 enum { WARP = 32 };
 
 /* ---- elements: T is stored, computed in Wide<T> ---- */

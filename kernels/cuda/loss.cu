@@ -1,7 +1,8 @@
 /* kernels/cuda/loss.cu: softmax cross-entropy, its gradient, and accuracy.
  *
  * A team of warps reads the logits of a row once, 16 bytes at a time wherever the row begins.  Rows are dealt to
- * blocks in chunks, whose number depends on the number of rows alone; the sums of chunks are added in order. */
+ * blocks in chunks, whose number depends on the number of rows alone; the sums of chunks are added in order.  Where the
+ * gradient is wanted at once, the row stays in shared memory between, if it fits. */
 #include "kernels/cuda/exp_sum.cuh"
 #include "kernels/cuda/loss.cuh"
 #include "kernels/cuda/work.h"
@@ -53,18 +54,51 @@ template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *
 	return team_reduce_one(all, Sum(), team, scratch, turn);
 }
 
-/* parts gets the loss and the weight of each chunk of rows.  The loss of a row is
- * (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
+struct LossSum { double loss, weight; };
+
+/* Adds the loss of a row, (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]), whose last sum is `all`. */
+template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, const T *x, int64_t row, float lse, double all)
+{
+	int64_t y = a.labels[row];
+	if (y == a.ignore_index)
+		return;
+	if (y < 0 || y >= a.c) {
+		report_bad(a.bad, K_BAD_LABEL, y, a.first + row, a.c, a.ignore_index);
+		return;
+	}
+	double w = a.weights ? (double)a.weights[y] : 1;
+	s.loss += (1 - a.smoothing) * w * ((double)lse - (double)widen(x[y])) + a.smoothing / (double)a.c * all;
+	s.weight += w;
+}
+
+/* parts gets the loss and the weight of this block's chunk of rows, of which each team has some.  All threads of the
+ * block must call it. */
+__device__ void put_parts(double *parts, const LossSum &s, const Team &team, int teams)
+{
+	__shared__ double of_team[2][TEAM_WARPS];
+	if (team.lane == 0) {
+		of_team[0][team.id] = s.loss;
+		of_team[1][team.id] = s.weight;
+	}
+	__syncthreads();
+	if (threadIdx.x < 2) {
+		double sum = 0;
+		for (int i = 0; i < teams; i++)
+			sum += of_team[threadIdx.x][i];
+		parts[2 * (int64_t)blockIdx.x + threadIdx.x] = sum;
+	}
+}
+
 template <class T>
 static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a, double *parts, int64_t chunks,
 	int warps)
 {
 	__shared__ float scratch[2 * WARP];
-	__shared__ double wide_scratch[2 * WARP], of_team[2][TEAM_WARPS];
+	__shared__ double wide_scratch[2 * WARP];
 	Team team = team_of(warps);
 	int teams = (int)blockDim.x / team.size, turn = 0, wide_turn = 0;
 	int64_t end = a.rows * (blockIdx.x + 1) / chunks;
-	double loss = 0, weight = 0;
+	LossSum sum = {0, 0};
 	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
 		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
 		const T *x = a.logits + row * a.pitch;
@@ -76,29 +110,10 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 		double all = a.smoothing != 0 ? loss_of_all(a, x, n, lse, team, wide_scratch, wide_turn) : 0;
 		if (row >= end || team.lane != 0)
 			continue;
-		int64_t y = a.labels[row];
 		a.lse[row] = lse;
-		if (y == a.ignore_index)
-			continue;
-		if (y < 0 || y >= a.c) {
-			report_bad(a.bad, K_BAD_LABEL, y, a.first + row, a.c, a.ignore_index);
-			continue;
-		}
-		double w = a.weights ? (double)a.weights[y] : 1;
-		loss += (1 - a.smoothing) * w * ((double)lse - (double)widen(x[y])) + a.smoothing / (double)a.c * all;
-		weight += w;
+		add_loss(sum, a, x, row, lse, all);
 	}
-	if (team.lane == 0) {
-		of_team[0][team.id] = loss;
-		of_team[1][team.id] = weight;
-	}
-	__syncthreads();
-	if (threadIdx.x < 2) {
-		double sum = 0;
-		for (int i = 0; i < teams; i++)
-			sum += of_team[threadIdx.x][i];
-		parts[2 * (int64_t)blockIdx.x + threadIdx.x] = sum;
-	}
+	put_parts(parts, sum, team, teams);
 }
 
 static __global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *sum, float *weight, const double *parts,
@@ -133,7 +148,51 @@ void loss_join(float *sum, float *weight, const double *parts, int64_t chunks)
 	LAUNCH(cross_entropy_join, 1, JOIN_BLOCK, 0, k_stream, sum, weight, parts, chunks);
 }
 
-/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
+/* W, the sum of the classes' weights, where smoothing wants it.  All threads of the block must call it. */
+template <class T> __device__ double weight_of_all(const LossRows<T> &a, const Team &team, double *scratch, int &turn)
+{
+	double all = 0;
+	if (!a.weights || a.smoothing == 0)
+		return (double)a.c;
+	for (int64_t i = team.lane; i < a.c; i += team.size)
+		all += (double)a.weights[i];
+	return team_reduce_one(all, Sum(), team, scratch, turn);
+}
+
+/* The gradient of a row: d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])), p = softmax(x).  Zeros if its
+ * label does not count. */
+struct RowGrad {
+	bool counts, smooth;
+	int64_t y;
+	float lse, p, u, own;
+	const float *weights;
+
+	__device__ float at(int64_t i, float x) const
+	{
+		float left = smooth ? u * (weights ? weights[i] : 1) : 0;
+		return counts ? exp(x - lse) * p - left - (i == y ? own : 0) : 0;
+	}
+
+	/* Of N neighbours from i on. */
+	template <class T, int N> __device__ Vec<T, N> of(int64_t i, const Vec<float, N> &x) const
+	{
+		Vec<T, N> out;
+		#pragma unroll
+		for (int k = 0; k < N; k++)
+			out.at[k] = narrow<T>(at(i + k, x.at[k]));
+		return out;
+	}
+};
+
+template <class T> __device__ RowGrad row_grad(const LossRows<T> &a, int64_t row, float lse, float dloss, double all)
+{
+	int64_t y = a.labels[row];
+	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
+	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
+	float g = counts ? dloss : 0;
+	return {counts, a.smoothing != 0, y, lse, (float)(g * (w + e * all)), (float)(g * e), (float)(g * w), a.weights};
+}
+
 template <class T>
 static __global__ void __launch_bounds__(TEAM_THREADS)
 cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
@@ -143,36 +202,17 @@ cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
 	Team team = team_of(warps);
 	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id, n = row < a.rows ? a.c : 0;
 	int turn = 0;
-	double all = (double)a.c;
-	if (a.weights && a.smoothing != 0) {
-		all = 0;
-		for (int64_t i = team.lane; i < a.c; i += team.size)
-			all += (double)a.weights[i];
-		all = team_reduce_one(all, Sum(), team, scratch, turn);
-	}
+	double all = weight_of_all(a, team, scratch, turn);
 	if (n == 0)
 		return;
 	constexpr int N = vec_of<T>;
 	const T *x = a.logits + row * a.pitch;
 	T *d = dlogits + row * a.pitch;
-	int64_t y = a.labels[row];
-	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
-	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
-	float g = counts ? *dloss : 0, l = a.lse[row];
-	float p = (float)(g * (w + e * all)), u = (float)(g * e), own = (float)(g * w);
-	auto at = [&](int64_t i, float v) {
-		float left = a.smoothing == 0 ? 0 : u * (a.weights ? a.weights[i] : 1);
-		return counts ? exp(v - l) * p - left - (i == y ? own : 0) : 0;
-	};
-	auto one = [&](int64_t i, float v) { d[i] = narrow<T>(at(i, v)); };
+	RowGrad grad = row_grad(a, row, a.lse[row], *dloss, all);
+	auto one = [&](int64_t i, float v) { d[i] = narrow<T>(grad.at(i, v)); };
 	if (((reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(d)) & 15) == 0)
-		each_of_row(x, n, team, one, [&](int64_t i, const Vec<float, N> &v) {
-			Vec<T, N> out;
-			#pragma unroll
-			for (int k = 0; k < N; k++)
-				out.at[k] = narrow<T>(at(i + k, v.at[k]));
-			store<N>(d + i, out);
-		});
+		each_of_row(x, n, team, one,
+			[&](int64_t i, const Vec<float, N> &v) { store<N>(d + i, grad.template of<T>(i, v)); });
 	else
 		for (int64_t i = team.lane; i < n; i += team.size)
 			one(i, widen(x[i]));
@@ -184,6 +224,87 @@ template <class T> static void cross_entropy_grad(T *dlogits, const float *dloss
 	if (a.rows > 0 && a.c > 0)
 		LAUNCH((cross_entropy_grad_rows<T>), (unsigned)ceil_div(a.rows, teams_in_block(warps)), team_block(warps), 0,
 			k_stream, dlogits, dloss, a, warps);
+}
+
+template <class T, int N> __device__ __forceinline__ Vec<T, N> narrow_all(const Vec<float, N> &x)
+{
+	Vec<T, N> out;
+	#pragma unroll
+	for (int k = 0; k < N; k++)
+		out.at[k] = narrow<T>(x.at[k]);
+	return out;
+}
+
+/* Both at once, of rows that begin at multiples of 16 bytes: the logits become their gradient.  KEPT: a team keeps its row
+ * in shared memory from the one to the other, else it reads the row again. */
+template <class T, bool KEPT>
+static __global__ void __launch_bounds__(TEAM_THREADS)
+cross_entropy_and_grad_rows(T *logits, const float *dloss, LossRows<T> a, double *parts, int64_t chunks, int warps)
+{
+	constexpr int N = vec_of<T>;
+	SHARED(T, rows);
+	__shared__ float scratch[2 * WARP];
+	__shared__ double wide_scratch[2 * WARP];
+	Team team = team_of(warps);
+	int teams = (int)blockDim.x / team.size, turn = 0, wide_turn = 0;
+	int64_t end = a.rows * (blockIdx.x + 1) / chunks;
+	T *kept = rows + team.id * ((a.c + N - 1) / N * N);
+	double all = weight_of_all(a, team, wide_scratch, wide_turn);
+	LossSum sum = {0, 0};
+	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
+		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
+		T *x = logits + row * a.pitch;
+		const T *from = KEPT ? kept : x;
+		ExpSum<float> s = exp_sum_none<float>();
+		each_of_row(x, n, team, [&](int64_t i, float v) {
+			exp_sum_add(s, {v});
+			if (KEPT)
+				kept[i] = narrow<T>(v);
+		}, [&](int64_t i, const Vec<float, N> &v) {
+			exp_sum_add(s, v.at);
+			if (KEPT)
+				store<N>(kept + i, narrow_all<T>(v));
+		});
+		s = exp_sum_team(s, team, scratch, turn);
+		float lse = s.max + log(s.sum);
+		double of_all = a.smoothing != 0 ? loss_of_all(a, x, n, lse, team, wide_scratch, wide_turn) : 0;
+		if (n && team.lane == 0)
+			add_loss(sum, a, x, row, lse, of_all);
+		__syncthreads(); /* x[y] is read */
+		if (!n)
+			continue;
+		RowGrad grad = row_grad(a, row, lse, *dloss, all);
+		each_of_row(from, n, team, [&](int64_t i, float v) { x[i] = narrow<T>(grad.at(i, v)); },
+			[&](int64_t i, const Vec<float, N> &v) { store<N>(x + i, grad.template of<T>(i, v)); });
+	}
+	put_parts(parts, sum, team, teams);
+}
+
+/* The bytes of shared memory in which a block keeps its rows; 0: they do not fit beside what is static. */
+template <class T> static int64_t kept_bytes(int64_t c, int warps)
+{
+	enum { STATIC = 4 << 10 };
+	int device = 0, most = 0;
+	launched(cudaGetDevice(&device), "cross_entropy");
+	launched(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cross_entropy");
+	int64_t bytes = teams_in_block(warps) * ceil_div(c, vec_of<T>) * 16;
+	return bytes <= most - STATIC ? bytes : 0;
+}
+
+template <class T> static int64_t loss_and_grad(LossRows<T> a, double *parts, const float *dloss)
+{
+	int warps = team_warps(a.c, LOGITS_LANE);
+	int64_t chunks = a.rows > 0 && a.c > 0 ? kwork_loss_chunks(a.rows) : 0, bytes = kept_bytes<T>(a.c, warps);
+	T *x = const_cast<T *>(a.logits);
+	if (chunks > 0 && bytes > 0) {
+		want_shared(cross_entropy_and_grad_rows<T, true>, (int)bytes);
+		LAUNCH((cross_entropy_and_grad_rows<T, true>), (unsigned)chunks, team_block(warps), (size_t)bytes, k_stream, x,
+			dloss, a, parts, chunks, warps);
+	} else if (chunks > 0) {
+		LAUNCH((cross_entropy_and_grad_rows<T, false>), (unsigned)chunks, team_block(warps), 0, k_stream, x, dloss, a,
+			parts, chunks, warps);
+	}
+	return chunks;
 }
 
 #define LOSS(S, T, t) \
@@ -218,14 +339,11 @@ int64_t loss_block(const LossBlock &b, double *parts)
 		: loss_parts(rows_of<float>(b), parts);
 }
 
-void loss_block_grad(const LossBlock &b, const float *dloss)
+int64_t loss_block_grad(const LossBlock &b, double *parts, const float *dloss)
 {
-	if (b.type == K_BF16)
-		cross_entropy_grad((Bf16 *)b.logits, dloss, rows_of<Bf16>(b));
-	else if (b.type == K_F16)
-		cross_entropy_grad((F16 *)b.logits, dloss, rows_of<F16>(b));
-	else
-		cross_entropy_grad((float *)b.logits, dloss, rows_of<float>(b));
+	return b.type == K_BF16 ? loss_and_grad(rows_of<Bf16>(b), parts, dloss)
+		: b.type == K_F16 ? loss_and_grad(rows_of<F16>(b), parts, dloss)
+		: loss_and_grad(rows_of<float>(b), parts, dloss);
 }
 
 /* ---- accuracy ---- */

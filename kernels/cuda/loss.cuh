@@ -10,7 +10,7 @@ struct LossBlock {
 	KDType type;
 	const float *weights; /* (c) or NULL */
 	const int64_t *labels;
-	float *lse;           /* (rows): log-sum-exps */
+	float *lse;           /* (rows): log-sum-exps; not of loss_block_grad */
 	int64_t rows, c, pitch, ignore_index;
 	double smoothing;
 	int64_t first;        /* number of the first row, for messages */
@@ -20,8 +20,8 @@ struct LossBlock {
  * at least as many. */
 int64_t loss_block(const LossBlock &b, double *parts);
 void loss_join(float *sum, float *weight, const double *parts, int64_t chunks);
-/* The logits become their gradient. */
-void loss_block_grad(const LossBlock &b, const float *dloss);
+/* The same but for lse, and the logits become their gradient. */
+int64_t loss_block_grad(const LossBlock &b, double *parts, const float *dloss);
 /* best (rows): the first of the largest of each row. */
 void loss_block_arg_max(int64_t *best, const LossBlock &b);
 

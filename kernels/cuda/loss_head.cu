@@ -90,13 +90,11 @@ void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *be
 		LossBlock x = {a.work + at.block, head_logits(d), weights, labels + first, (float *)(a.work + at.lse),
 			k == n - 1 ? head_last_rows(d) : d->block, d->c, pitch_of(d), d->ignore_index, d->smoothing, first};
 		k_matmul_run(logits, x.logits, a.h + first * d->d * dtype_bytes(d->dtype), w, bias, a.work + at.product);
-		chunks += loss_block(x, parts + 2 * chunks);
 		if (best)
 			loss_block_arg_max(best + first, x);
-		if (!dloss)
-			continue;
-		loss_block_grad(x, dloss);
-		multiply(a, k, x);
+		chunks += dloss ? loss_block_grad(x, parts + 2 * chunks, dloss) : loss_block(x, parts + 2 * chunks);
+		if (dloss)
+			multiply(a, k, x);
 	}
 	loss_join(sum, weight, parts, chunks);
 }
