@@ -63,7 +63,7 @@ def moves(**counts):
     return {"none": counts, "block": counts}
 
 
-MIB, ROWS = 2 ** 20, 1024  # rows of a block of logits where they are wide
+MIB, ROWS = 2 ** 20, 4096  # rows of a block of logits where they are wide
 PRODUCT, CAP = 32 * MIB, 64 * MIB  # what a product of cuBLASLt may use; what --workspace gives by default
 
 
@@ -71,10 +71,20 @@ def chunked(t, vocab):
     return 2 * t * vocab > 256 * MIB
 
 
+def aligned(n):
+    """Rows of logits begin at multiples of 64 elements."""
+    return -(-n // 64) * 64
+
+
+def logits(t, vocab):
+    """The elements of a row of whole logits; 0: they exist by blocks."""
+    return 0 if chunked(t, vocab) else vocab if vocab % 8 == 0 else aligned(vocab)
+
+
 def workspace(t, d, vocab):
     """The loss head's: a block of logits, its log-sum-exps, two f64 partial sums a row, a product.  The embedding's
     gradient: two arrays of 64-bit keys to sort by, and for each 32 tokens two rows in f32."""
-    head = 2 * ROWS * vocab + 4 * ROWS + 2 * 8 * t + PRODUCT if chunked(t, vocab) else 0
+    head = 2 * ROWS * aligned(vocab) + 4 * ROWS + 2 * 8 * t + PRODUCT if chunked(t, vocab) else 0
     embedding = 2 * 8 * t + t // 32 * 2 * 4 * d
     return max(PRODUCT, head, embedding)
 
@@ -112,7 +122,7 @@ def llama(model, bias=False):
     block = Block(shapes, kept, mlp_passing(t, d, 2 * 2 * f, 2 * f), ("gate", "up") if tile(t, 2 * 2 * f) else ())
     return Form([block] * layers, {"embed_tokens.weight": (vocab, d)},
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
-                2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
+                2 * t * d // heads, 2 * t * (3 * d + logits(t, vocab)), 8 * t,
                 workspace(t, d, vocab),
                 # to 16 bits: the sum of q's, k's and v's products where biases lie between their weights (else they are
                 # one, as gate and up are, which rounds its result itself)
@@ -136,7 +146,7 @@ def gpt2(model):
     (layers,) = model.layers.values()
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
-                2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t, workspace(t, d, vocab),
+                2 * t * (3 * d + logits(t, vocab)), 8 * t, workspace(t, d, vocab),
                 moves())
 
 
