@@ -9,7 +9,7 @@
 #include "passes/passes.h"
 
 /* auto: logits above AUTO_BYTES are computed by blocks.  Blocks have few bytes, to stay in a cache or at least small,
- * and many rows, since dw is read and written once a block, in f32.  On an H200 with 790 TFLOP/s and 4.3 TB/s that takes
+ * and many rows, since dw is read and written once a block, in f32.  On an H200 with 790 TFLOP/s and 4.3 TB/s that is
  * 245 / rows of the time of a block's products: a quarter for 1,024 rows, 6% for 4,096. */
 enum { AUTO_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20, CPU_ROWS = 512, CUDA_ROWS = 4096, MOST_MOVED = 64 };
 

@@ -57,7 +57,8 @@ template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *
 struct LossSum { double loss, weight; };
 
 /* Adds the loss of a row, (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]), whose last sum is `all`. */
-template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, const T *x, int64_t row, float lse, double all)
+template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, const T *x, int64_t row, float lse,
+	double all)
 {
 	int64_t y = a.labels[row];
 	if (y == a.ignore_index)
@@ -235,8 +236,8 @@ template <class T, int N> __device__ __forceinline__ Vec<T, N> narrow_all(const 
 	return out;
 }
 
-/* Both at once, of rows that begin at multiples of 16 bytes: the logits become their gradient.  KEPT: a team keeps its row
- * in shared memory from the one to the other, else it reads the row again. */
+/* Both at once, of rows that begin at multiples of 16 bytes: the logits become their gradient.  KEPT: a team keeps its
+ * row in shared memory from the one to the other, else it reads the row again. */
 template <class T, bool KEPT>
 static __global__ void __launch_bounds__(TEAM_THREADS)
 cross_entropy_and_grad_rows(T *logits, const float *dloss, LossRows<T> a, double *parts, int64_t chunks, int warps)
