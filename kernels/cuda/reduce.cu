@@ -3,7 +3,8 @@
  * Dims are merged into alternating runs of kept and reduced ones.  If the last run is reduced, a result is the sum of
  * contiguous rows, made by one warp or one block.  If it is kept, a block makes neighbouring columns, and its rows of
  * threads share the reduced elements.  The reduced elements of a result are cut into chunks by shape alone
- * (kernels/cuda/work.h); with several chunks their partial results stand in work and are merged in order.
+ * (kernels/cuda/work.h); with several chunks their partial results stand in work and are merged in order: of columns by
+ * the block that ends last, of rows by a second kernel.
  *
  * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap.  Kernels for
  * integers are told the reduction when they run rather than when they are compiled, since there are many integer types
@@ -14,7 +15,10 @@
 #include "kernels/cuda/work.h"
 #include "kernels/dims.h"
 
-enum { THREADS = 256, COLS = 32, ROWS = THREADS / COLS };
+enum { THREADS = 256, COLS = 32, ROWS = THREADS / COLS, GROUPS = 4096 };
+
+/* How many blocks of a group have written their parts; 0 between kernels, which follow each other on one stream. */
+static __device__ unsigned arrived[GROUPS];
 
 /* ---- what is reduced ---- */
 
@@ -159,38 +163,84 @@ rows(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op, int lanes)
 	}
 }
 
-/* Kept columns: a block makes one chunk of COLS * V neighbouring results, a thread V of them. */
-template <class Y, class T, class Op, int V> static __global__ void __launch_bounds__(THREADS)
-cols(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op)
+/* Reduces elements [begin, end) of the block's columns: step(acc, i) adds element i to a thread's V results, which begin
+ * at column threadIdx.x * V; a thread takes every ROWS-th element.  put(c, result) gets each column.  All threads of the
+ * block must call it. */
+template <int V, class Op, class Step, class Put>
+__device__ __forceinline__ void reduce_rows(typename Op::Acc (*sums)[COLS * V], Op op, int64_t begin, int64_t end,
+	Step step, Put put)
+{
+	using Acc = typename Op::Acc;
+	Acc acc[V];
+	#pragma unroll
+	for (int v = 0; v < V; v++)
+		acc[v] = op.start();
+	#pragma unroll 4
+	for (int64_t i = begin + threadIdx.y; i < end; i += ROWS)
+		step(acc, i);
+	#pragma unroll
+	for (int v = 0; v < V; v++)
+		sums[threadIdx.y][threadIdx.x * V + v] = acc[v];
+	__syncthreads();
+	for (int c = (int)(threadIdx.y * COLS + threadIdx.x); c < COLS * V; c += THREADS) {
+		Acc sum = sums[0][c];
+		for (int k = 1; k < ROWS; k++)
+			sum = op.step(sum, sums[k][c]);
+		put(c, sum);
+	}
+	__syncthreads();
+}
+
+/* Whether the block is the last of its group, whose parts of all blocks can be read then.  All threads of the block must
+ * call it. */
+__device__ __forceinline__ bool arrives_last(int64_t group, int64_t blocks)
+{
+	__shared__ bool last;
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0 && threadIdx.y == 0) {
+		last = atomicAdd(&arrived[group], 1u) + 1 == (unsigned)blocks;
+		if (last)
+			arrived[group] = 0;
+		__threadfence();
+	}
+	__syncthreads();
+	return last;
+}
+
+/* Kept columns: a block makes one chunk of COLS * V neighbouring results, a thread V of them.  joins: the last block of
+ * the same columns merges their chunks. */
+template <class Y, class T, class Op, int V> static __global__ void __launch_bounds__(THREADS, 3)
+cols(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op, bool joins)
 {
 	using Acc = typename Op::Acc;
 	__shared__ Acc sums[ROWS][COLS * V];
 	int64_t blocks = (r.n + COLS * V - 1) / (COLS * V), tasks = r.outputs / r.n * blocks * r.chunks;
 	for (int64_t t = blockIdx.x; t < tasks; t += gridDim.x) {
-		int64_t rest = t / r.chunks, chunk = t - rest * r.chunks, kept = rest / blocks;
-		int64_t c0 = (rest - kept * blocks) * COLS * V + (int)threadIdx.x * V, end = chunk_begin(r, chunk + 1);
+		int64_t group = t / r.chunks, chunk = t - group * r.chunks, kept = group / blocks;
+		int64_t first = (group - kept * blocks) * COLS * V, c0 = first + (int)threadIdx.x * V, to = kept * r.n + first;
 		const T *from = x + offset_at(r.kept, kept) + c0;
-		Acc acc[V];
-		for (int v = 0; v < V; v++)
-			acc[v] = op.start();
-		if (c0 < r.n)
-			for (int64_t i = chunk_begin(r, chunk) + threadIdx.y; i < end; i += ROWS) {
+		reduce_rows<V>(sums, op, chunk_begin(r, chunk), c0 < r.n ? chunk_begin(r, chunk + 1) : 0,
+			[&](Acc *acc, int64_t i) {
 				Vec<T, V> got = load<V>(from + offset_at(r.red, i));
+				#pragma unroll
 				for (int v = 0; v < V; v++)
 					acc[v] = op.step(acc[v], (Acc)widen(got.at[v]));
-			}
-		for (int v = 0; v < V; v++)
-			sums[threadIdx.y][threadIdx.x * V + v] = acc[v];
-		__syncthreads();
-		for (int c = (int)(threadIdx.y * COLS + threadIdx.x); c < COLS * V; c += THREADS) {
-			int64_t column = (rest - kept * blocks) * COLS * V + c;
-			Acc sum = sums[0][c];
-			for (int k = 1; k < ROWS; k++)
-				sum = op.step(sum, sums[k][c]);
-			if (column < r.n)
-				put(y, part, r, op, chunk, kept * r.n + column, sum);
-		}
-		__syncthreads();
+			}, [&](int c, Acc sum) {
+				if (first + c < r.n)
+					put(y, part, r, op, chunk, to + c, sum);
+			});
+		if (!joins || !arrives_last(group, r.chunks))
+			continue;
+		reduce_rows<V>(sums, op, 0, c0 < r.n ? r.chunks : 0, [&](Acc *acc, int64_t i) {
+			#pragma unroll
+			for (int v = 0; v < V; v++)
+				if (c0 + v < r.n)
+					acc[v] = op.step(acc[v], __ldcg(&part[i * r.outputs + kept * r.n + c0 + v]));
+		}, [&](int c, Acc sum) {
+			if (first + c < r.n)
+				y[to + c] = narrow<Y>(op.finish(sum, r.count));
+		});
 	}
 }
 
@@ -221,6 +271,7 @@ template <class Y, class T, class Op> static void reduce(Y *y, const T *x, int r
 {
 	Reduction r = reduction_of(rank, dim, axes);
 	auto *part = (typename Op::Acc *)work;
+	bool joined = false; /* the chunks, by the kernel that makes them */
 	if (r.outputs == 0)
 		return;
 	if (!r.last_kept || r.count == 0) {
@@ -228,15 +279,17 @@ template <class Y, class T, class Op> static void reduce(Y *y, const T *x, int r
 		LAUNCH((rows<Y, T, Op>), blocks_for(r.outputs * r.chunks, THREADS / lanes), THREADS, 0, k_stream, y, part, x, r,
 			op, lanes);
 	} else {
-		constexpr int V = std::is_integral<T>::value ? 1 : sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 2 : 1;
+		constexpr int V = std::is_integral<T>::value ? 1 : sizeof(T) <= 4 ? vec_of<T> : 1;
 		bool wide = V > 1 && r.n >= COLS * V && wide_columns(&r, x, V);
-		int64_t tasks = r.outputs / r.n * ceil_div(r.n, wide ? COLS * V : COLS) * r.chunks;
+		int64_t groups = r.outputs / r.n * ceil_div(r.n, wide ? COLS * V : COLS);
+		joined = r.chunks > 1 && groups <= GROUPS;
+		unsigned grid = blocks_for(groups * r.chunks, 1);
 		if (wide)
-			LAUNCH((cols<Y, T, Op, V>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+			LAUNCH((cols<Y, T, Op, V>), grid, dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op, joined);
 		else
-			LAUNCH((cols<Y, T, Op, 1>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+			LAUNCH((cols<Y, T, Op, 1>), grid, dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op, joined);
 	}
-	if (r.chunks > 1)
+	if (r.chunks > 1 && !joined)
 		LAUNCH((merged<Y, Op>), blocks_for(r.outputs, THREADS), THREADS, 0, k_stream, y, part, r, op);
 }
 

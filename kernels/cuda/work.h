@@ -164,8 +164,9 @@ enum { K_FLAT_CHUNKS = 1024 };
 static inline int64_t kwork_cuda_norm_parts(int64_t n_seg) { return (K_FLAT_CHUNKS + n_seg) * 8; }
 
 /* The number of parts of a reduction of `count` elements to each of `outputs` results: enough to fill a device when
- * there are few results, each of at least 512 elements. */
-enum { K_REDUCE_PARTS = 16384 };
+ * there are few results, each of at least 512 elements.  A block of columns makes up to 256 results of 16 bits, so that
+ * there are 512 blocks, about four for each of an H100's processors. */
+enum { K_REDUCE_PARTS = 131072 };
 static inline int64_t kwork_cuda_chunks(int64_t outputs, int64_t count)
 {
 	int64_t most = count / 512, wanted = outputs > 0 ? K_REDUCE_PARTS / outputs : 1;

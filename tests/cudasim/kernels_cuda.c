@@ -284,6 +284,21 @@ void case_cuda_many_rows(void)
 	case_close("layer_norm of many rows", y, want, n, 2e-5);
 }
 
+/* More groups of columns than blocks that end last are counted for, each in two chunks. */
+void case_cuda_many_groups(void)
+{
+	enum { KEPT = 4200, COUNT = 1030, COLUMNS = 2 };
+	int64_t dim[3] = {KEPT, COUNT, COLUMNS}, out[3] = {KEPT, 1, COLUMNS};
+	float *x = case_floats(KEPT * COUNT * COLUMNS, -1, 1.3), *y = case_alloc(KEPT * COLUMNS * 4);
+	double *want = case_doubles(KEPT * COLUMNS);
+	void *work = case_work("reduce_sum", (KWorkArgs){.in = {{3, dim, 4}}, .out = {{3, out, 4}}});
+	for (int64_t k = 0; k < KEPT; k++)
+		for (int64_t i = 0; i < COUNT * COLUMNS; i++)
+			want[k * COLUMNS + i % COLUMNS] += x[k * COUNT * COLUMNS + i];
+	k_reduce_sum_f32(y, x, 3, dim, 2, work);
+	case_close("reduce_sum of many groups", y, want, KEPT * COLUMNS, 1e-6);
+}
+
 void case_cuda_nothing(void)
 {
 	int64_t dim[3] = {4, 0, 3}, perm[3] = {2, 0, 1}, zero[3] = {0}, rows[2] = {0, 5};

@@ -463,8 +463,8 @@ static void half_reduce(void)
 	};
 	static const struct { int64_t dim[3]; unsigned axes; } shapes[] = {
 		{{300, 70, 5}, 1}, {{9, 300, 33}, 5}, {{1024, 1, 768}, 1}, {{3, 5, 9000}, 4}, {{20, 30, 11}, 7},
-		{{4, 5, 6}, 2}};
-	for (int s = 0; s < 6; s++)
+		{{4, 5, 6}, 2}, {{2, 3000, 264}, 2}, {{5000, 1, 263}, 1}, {{64, 70, 384}, 3}};
+	for (int s = 0; s < 9; s++)
 		for (int k = 0; k < 5; k++) {
 			Num x = numbers(case_numel(3, shapes[s].dim), k == 4 ? 0.9 : -0.5, k == 4 ? 1.1 : 1);
 			int64_t n = 1, out[3];

@@ -437,7 +437,8 @@ static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine 
 			{100001}, 1},
 		{4, {3, 5, 7, 11}, 13}, {4, {3, 5, 7, 11}, 2}, {4, {3, 5, 7, 11}, 5}, {4, {8, 33, 40, 17}, 12}, {3,
 			{1, 9, 1}, 1},
-		{3, {4, 5, 6}, 0}, {3, {7, 1, 300}, 4}, {0, {0}, 0}, {3, {50, 700, 30}, 2}};
+		{3, {4, 5, 6}, 0}, {3, {7, 1, 300}, 4}, {0, {0}, 0}, {3, {50, 700, 30}, 2},
+		{3, {2, 3000, 136}, 2}, {2, {5000, 131}, 1}};
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
 		int rank = cases[c].rank;
 		int64_t n = case_numel(rank, cases[c].dim), out[4], m = 1, at[4];
