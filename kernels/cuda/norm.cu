@@ -1,8 +1,8 @@
 /* kernels/cuda/norm.cu: layer norm, RMS norm and their gradients over rows.
  *
  * A team of warps keeps its row in registers, so x and dy are read once.  In the gradient a team also has a fixed set
- * of rows and keeps their column sums; the sums of teams (in work) are added in order.  Rows that are too wide for
- * that are read several times. */
+ * of rows, of which the next is on its way while one is computed, and keeps their column sums; the sums of teams are
+ * added in order, in a block and then (in work) over blocks.  Rows that are too wide for that are read several times. */
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/work.h"
 
@@ -140,11 +140,56 @@ template <class T> static void norm_forward(const NormRows<T> &a)
 
 template <class T> struct NormGrad {
 	T *dx;                     /* may be NULL or dy */
-	Wide<T> *part;             /* [team][dw, db][cols], or NULL */
+	Wide<T> *part;             /* [block][dw, db][cols], or NULL */
 	const T *dy, *x, *w;
 	const Wide<T> *mean, *rstd; /* mean NULL: not centred */
 	const T *ds;               /* added to dx; may be NULL */
-	int64_t rows, cols, teams;
+	int64_t rows, cols, blocks;
+};
+
+/* What a lane has of a row of a gradient. */
+template <class T, int V, int PER> struct GradRow {
+	Vec<T, V> x[PER], dy[PER];
+	Wide<T> mean, rstd;
+
+	/* Without a row, zeros. */
+	__device__ __forceinline__ void read(const NormGrad<T> &a, int64_t row, bool any, const Team &team)
+	{
+		mean = any && a.mean ? a.mean[row] : (Wide<T>)0;
+		rstd = any ? a.rstd[row] : (Wide<T>)0;
+		#pragma unroll
+		for (int k = 0; k < PER; k++) {
+			int c = (k * team.size + team.lane) * V;
+			x[k] = any && c < a.cols ? load<V>(a.x + row * a.cols + c) : Vec<T, V>{};
+			dy[k] = any && c < a.cols ? load<V>(a.dy + row * a.cols + c) : Vec<T, V>{};
+		}
+	}
+};
+
+/* The column sums of a lane.  put: writes those of all teams of a block to its part; all threads must call it.  joined:
+ * 2 cols elements of shared memory, where there are several teams. */
+template <class W, int V, int PER> struct ColumnSums {
+	W w[PER][V] = {}, b[PER][V] = {};
+
+	__device__ __forceinline__ void put(W *part, W *joined, int64_t cols, const Team &team, int teams) const
+	{
+		W *to = teams > 1 ? joined : part;
+		for (int t = 0; t < teams; t++) {
+			#pragma unroll
+			for (int k = 0; k < PER; k++)
+				#pragma unroll
+				for (int e = 0; e < V; e++) {
+					int64_t c = (k * team.size + team.lane) * V + e;
+					if (team.id == t && c < cols) {
+						to[c] = t ? to[c] + w[k][e] : w[k][e];
+						to[cols + c] = t ? to[cols + c] + b[k][e] : b[k][e];
+					}
+				}
+			__syncthreads();
+		}
+		for (int64_t i = threadIdx.x; teams > 1 && i < 2 * cols; i += blockDim.x)
+			part[i] = joined[i];
+	}
 };
 
 template <class T, int V>
@@ -153,30 +198,34 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T
 	using W = Wide<T>;
 	constexpr int PER = grad_lane<T, V> / V;
 	__shared__ W scratch[2 * WARP * 2];
+	SHARED(W, joined);
 	Team team = team_of(warps);
-	int64_t id = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id, most = (a.rows + a.teams - 1) / a.teams;
-	int64_t begin = a.rows * id / a.teams, end = id < a.teams ? a.rows * (id + 1) / a.teams : begin;
-	int turn = 0;
-	W sum_w[PER][V] = {}, sum_b[PER][V] = {};
+	int in_block = (int)blockDim.x / team.size, turn = 0;
+	int64_t id = (int64_t)blockIdx.x * in_block + team.id, teams = (int64_t)gridDim.x * in_block;
+	int64_t begin = a.rows * id / teams, end = a.rows * (id + 1) / teams, most = (a.rows + teams - 1) / teams;
+	ColumnSums<W, V, PER> sum;
+	GradRow<T, V, PER> at, next;
+	constexpr bool AHEAD = sizeof(T) == 2; /* wider rows would not fit into registers twice */
+	if (AHEAD)
+		next.read(a, begin, begin < end, team);
 	for (int64_t row = begin; row < begin + most; row++) {
 		int cols = row < end ? (int)a.cols : 0;
-		Vec<T, V> x[PER], dy[PER];
-		W m = cols && a.mean ? a.mean[row] : (W)0, r = cols ? a.rstd[row] : (W)0, s[2] = {0, 0};
-		#pragma unroll
-		for (int k = 0; k < PER; k++) {
-			int c = (k * team.size + team.lane) * V;
-			x[k] = c < cols ? load<V>(a.x + row * a.cols + c) : Vec<T, V>{};
-			dy[k] = c < cols ? load<V>(a.dy + row * a.cols + c) : Vec<T, V>{};
+		if (AHEAD) {
+			at = next;
+			next.read(a, row + 1, row + 1 < end, team);
+		} else {
+			at.read(a, row, cols, team);
 		}
+		W m = at.mean, r = at.rstd, s[2] = {0, 0};
 		#pragma unroll
 		for (int k = 0; k < PER; k++) {
 			int c = (k * team.size + team.lane) * V;
 			Vec<T, V> w = a.w && c < cols ? load<V>(a.w + c) : Vec<T, V>{};
 			#pragma unroll
 			for (int e = 0; e < V; e++) {
-				W d = widen(dy[k].at[e]), h = (widen(x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
-				sum_w[k][e] += d * h;
-				sum_b[k][e] += d;
+				W d = widen(at.dy[k].at[e]), h = (widen(at.x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
+				sum.w[k][e] += d * h;
+				sum.b[k][e] += d;
 				s[0] += g;
 				s[1] += g * h;
 			}
@@ -193,7 +242,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T
 			Vec<T, V> w = a.w ? load<V>(a.w + c) : Vec<T, V>{}, dx;
 			#pragma unroll
 			for (int e = 0; e < V; e++) {
-				W d = widen(dy[k].at[e]), h = (widen(x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
+				W d = widen(at.dy[k].at[e]), h = (widen(at.x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
 				dx.at[e] = narrow<T>(r * (g - mean_g - h * mean_gh));
 			}
 			if (a.ds) {
@@ -205,18 +254,8 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T
 			store<V>(a.dx + row * a.cols + c, dx);
 		}
 	}
-	if (!a.part || id >= a.teams)
-		return;
-	#pragma unroll
-	for (int k = 0; k < PER; k++) {
-		int c = (k * team.size + team.lane) * V;
-		#pragma unroll
-		for (int e = 0; e < V; e++)
-			if (c < a.cols) {
-				a.part[2 * id * a.cols + c + e] = sum_w[k][e];
-				a.part[(2 * id + 1) * a.cols + c + e] = sum_b[k][e];
-			}
-	}
+	if (a.part)
+		sum.put(a.part + 2 * blockIdx.x * a.cols, joined, a.cols, team, in_block);
 }
 
 /* A block for each row, of any width; computes dx alone. */
@@ -243,7 +282,7 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_gra
 	}
 }
 
-/* The parts of wide rows: a thread has one column and the rows of one team. */
+/* The parts of wide rows: a thread has one column and the rows of one part. */
 template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long(NormGrad<T> a)
 {
 	using W = Wide<T>;
@@ -251,7 +290,7 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_par
 	W sw = 0, sb = 0;
 	if (c >= a.cols)
 		return;
-	for (int64_t row = a.rows * id / a.teams; row < a.rows * (id + 1) / a.teams; row++) {
+	for (int64_t row = a.rows * id / a.blocks; row < a.rows * (id + 1) / a.blocks; row++) {
 		W d = widen(a.dy[row * a.cols + c]);
 		sw += d * ((widen(a.x[row * a.cols + c]) - (a.mean ? a.mean[row] : (W)0)) * a.rstd[row]);
 		sb += d;
@@ -260,17 +299,17 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_par
 	a.part[(2 * id + 1) * a.cols + c] = sb;
 }
 
-/* Joins the teams' sums, of type W.  Blocks have JOIN x JOIN threads: columns, by every JOIN-th team.  y of the grid:
+/* Joins the blocks' sums, of type W.  Blocks have JOIN x JOIN threads: columns, by every JOIN-th part.  y of the grid:
  * dw, db. */
 template <class D, class W>
 static __global__ void __launch_bounds__(JOIN * JOIN)
-norm_join(D *dw, D *db, const W *part, int64_t teams, int64_t cols)
+norm_join(D *dw, D *db, const W *part, int64_t parts, int64_t cols)
 {
 	__shared__ double sums[JOIN][JOIN + 1];
 	int64_t c = (int64_t)blockIdx.x * JOIN + threadIdx.x;
 	D *to = blockIdx.y ? db : dw;
 	double s = 0;
-	for (int64_t k = threadIdx.y; c < cols && k < teams; k += JOIN)
+	for (int64_t k = threadIdx.y; c < cols && k < parts; k += JOIN)
 		s += (double)part[(2 * k + blockIdx.y) * cols + c];
 	sums[threadIdx.y][threadIdx.x] = s;
 	for (unsigned d = JOIN / 2; d > 0; d /= 2) {
@@ -285,13 +324,14 @@ norm_join(D *dw, D *db, const W *part, int64_t teams, int64_t cols)
 template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
 {
 	int warps = team_warps(a.cols, grad_lane<T, V>);
-	unsigned grid = (unsigned)ceil_div(a.teams, teams_in_block(warps));
 	if (a.cols <= (int64_t)TEAM_THREADS * grad_lane<T, V>) {
-		LAUNCH((norm_grad_rows<T, V>), grid, team_block(warps), 0, k_stream, a, warps);
+		int block = (warps < K_NORM_BLOCK_WARPS ? K_NORM_BLOCK_WARPS : warps) * WARP;
+		size_t joined = warps < K_NORM_BLOCK_WARPS ? 2 * (size_t)a.cols * sizeof(Wide<T>) : 16; /* not used */
+		LAUNCH((norm_grad_rows<T, V>), (unsigned)a.blocks, block, joined, k_stream, a, warps);
 		return;
 	}
 	if (a.part) /* before dx, which may be dy */
-		LAUNCH(norm_parts_long<T>, dim3((unsigned)ceil_div(a.cols, LONG_BLOCK), (unsigned)a.teams), LONG_BLOCK, 0,
+		LAUNCH(norm_parts_long<T>, dim3((unsigned)ceil_div(a.cols, LONG_BLOCK), (unsigned)a.blocks), LONG_BLOCK, 0,
 			k_stream, a);
 	if (a.dx)
 		LAUNCH(norm_grad_long<T>, (unsigned)a.rows, LONG_BLOCK, 0, k_stream, a);
@@ -305,7 +345,7 @@ template <class T, class D> static void norm_backward(NormGrad<T> a, D *dw, D *d
 		&& aligned16(a.ds);
 	if (a.cols == 0)
 		return;
-	a.teams = kwork_norm_teams(a.rows, a.cols);
+	a.blocks = kwork_norm_blocks(a.rows, a.cols);
 	a.part = dw || db ? (Wide<T> *)work : nullptr;
 	if (a.rows > 0 && wide)
 		norm_backward_by<T, V>(a);
@@ -313,7 +353,7 @@ template <class T, class D> static void norm_backward(NormGrad<T> a, D *dw, D *d
 		norm_backward_by<T, 1>(a);
 	if (a.part)
 		LAUNCH((norm_join<D, Wide<T>>), dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw,
-			db, a.part, a.rows > 0 ? a.teams : 0, a.cols);
+			db, a.part, a.rows > 0 ? a.blocks : 0, a.cols);
 }
 
 /* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */

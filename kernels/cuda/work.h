@@ -83,9 +83,10 @@ static inline int64_t kwork_clamp(int64_t n, int64_t least, int64_t most)
 	return n < least ? least : n > most ? most : n;
 }
 
-/* Norm gradients: each team of warps keeps the column sums of its rows, a lane those of up to K_NORM_LANE columns; for
- * wider rows the sums are made by columns. */
-enum { K_NORM_LANE = 16, K_NORM_WARPS = 16, K_NORM_ALL_WARPS = 1024 };
+/* Norm gradients: each team of warps keeps the column sums of its rows, a lane those of up to K_NORM_LANE columns, and a
+ * block joins those of its teams; for wider rows the sums are made by columns.  K_NORM_ALL_WARPS: about 32 on each of an
+ * H100's processors. */
+enum { K_NORM_LANE = 16, K_NORM_WARPS = 16, K_NORM_BLOCK_WARPS = 8, K_NORM_ALL_WARPS = 4096 };
 static inline int64_t kwork_norm_warps(int64_t cols) /* of a team: a power of two; K_NORM_WARPS at most */
 {
 	int64_t warps = 1;
@@ -93,16 +94,17 @@ static inline int64_t kwork_norm_warps(int64_t cols) /* of a team: a power of tw
 		warps *= 2;
 	return warps;
 }
-static inline int64_t kwork_norm_teams(int64_t rows, int64_t cols)
+static inline int64_t kwork_norm_blocks(int64_t rows, int64_t cols) /* a team has at least eight rows */
 {
-	return kwork_clamp((rows + 7) / 8, 1, K_NORM_ALL_WARPS / kwork_norm_warps(cols));
+	int64_t warps = kwork_norm_warps(cols), teams = warps < K_NORM_BLOCK_WARPS ? K_NORM_BLOCK_WARPS / warps : 1;
+	return kwork_clamp(rows / (8 * teams), 1, K_NORM_ALL_WARPS / (teams * warps));
 }
 static inline int64_t kwork_cuda_norm_grad(const KWorkArgs *a)
 {
 	const KShape *x = &a->in[0];
 	int axis = (int)(a->axis < 0 ? a->axis + x->rank : a->axis);
 	int64_t rows = kwork_numel(x, 0, axis), cols = kwork_numel(x, axis, x->rank);
-	return kwork_norm_teams(rows, cols) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
+	return kwork_norm_blocks(rows, cols) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
 }
 
 /* Batch norm's statistics: two f64 for each chunk and channel. */

@@ -163,4 +163,5 @@ void case_linear_cross_entropy_grad(void)
 		for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
 			for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
 				check_gradients(kinds[k].type, blocks[b], b % 2 ? 5 : 1030, variants[v] | kinds[k].flags, v % 2);
+	check_gradients(K_F32, 8, 60001, 5, false); /* a row that does not fit into shared memory */
 }
