@@ -83,9 +83,9 @@ static inline int64_t kwork_clamp(int64_t n, int64_t least, int64_t most)
 	return n < least ? least : n > most ? most : n;
 }
 
-/* Norm gradients: each team of warps keeps the column sums of its rows, a lane those of up to K_NORM_LANE columns, and a
- * block joins those of its teams; for wider rows the sums are made by columns.  K_NORM_ALL_WARPS: about 32 on each of an
- * H100's processors. */
+/* Norm gradients: each team of warps keeps the column sums of its rows, a lane those of up to K_NORM_LANE columns, and
+ * a block joins those of its teams; for wider rows the sums are made by columns.  K_NORM_ALL_WARPS: about 32 on each of
+ * an H100's processors. */
 enum { K_NORM_LANE = 16, K_NORM_WARPS = 16, K_NORM_BLOCK_WARPS = 8, K_NORM_ALL_WARPS = 4096 };
 static inline int64_t kwork_norm_warps(int64_t cols) /* of a team: a power of two; K_NORM_WARPS at most */
 {
