@@ -163,9 +163,9 @@ rows(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op, int lanes)
 	}
 }
 
-/* Reduces elements [begin, end) of the block's columns: step(acc, i) adds element i to a thread's V results, which begin
- * at column threadIdx.x * V; a thread takes every ROWS-th element.  put(c, result) gets each column.  All threads of the
- * block must call it. */
+/* Reduces elements [begin, end) of the block's columns: step(acc, i) adds element i to a thread's V results, which
+ * begin at column threadIdx.x * V; a thread takes every ROWS-th element.  put(c, result) gets each column.  All threads
+ * of the block must call it. */
 template <int V, class Op, class Step, class Put>
 __device__ __forceinline__ void reduce_rows(typename Op::Acc (*sums)[COLS * V], Op op, int64_t begin, int64_t end,
 	Step step, Put put)
@@ -191,8 +191,8 @@ __device__ __forceinline__ void reduce_rows(typename Op::Acc (*sums)[COLS * V], 
 	__syncthreads();
 }
 
-/* Whether the block is the last of its group, whose parts of all blocks can be read then.  All threads of the block must
- * call it. */
+/* Whether the block is the last of its group, whose parts of all blocks can be read then.  All threads of the block
+ * must call it. */
 __device__ __forceinline__ bool arrives_last(int64_t group, int64_t blocks)
 {
 	__shared__ bool last;
