@@ -6,6 +6,10 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/cudasim/kernels_cuda.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static const KDType wide_types[] = {K_F32, K_BF16, K_F16};
 static int64_t bytes_of(KDType t) { return t == K_F64 ? 8 : t == K_F32 ? 4 : 2; }
 
@@ -282,6 +286,40 @@ void case_cuda_many_rows(void)
 			want[4 * r + i] = ((double)x[4 * r + i] - mean) / sqrt(var);
 	}
 	case_close("layer_norm of many rows", y, want, n, 2e-5);
+}
+
+/* ---- memory ---- */
+
+static volatile char *touched;
+static void look(void) { (void)*touched; }
+static void change(void) { *touched = 1; }
+
+/* Whether a child process dies of it. */
+static bool dies(void (*touch)(void))
+{
+	int status = 0;
+	fflush(NULL);
+	pid_t pid = fork();
+	if (!pid) {
+		freopen("/dev/null", "w", stderr);
+		touch();
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	return !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+/* Tests look at results behind case_sync alone: what they forget is found on the emulation, too. */
+void case_cuda_memory(void)
+{
+	char *x = case_alloc(100), *y = case_alloc(100);
+	k_copy(y, x, 100);
+	touched = x;
+	case_true(!dies(look) && dies(change), "what a kernel reads can be read, and not written");
+	touched = y;
+	case_true(dies(look) && dies(change), "what a kernel writes cannot be touched");
+	case_sync();
+	case_true(!dies(look) && !dies(change), "all can be touched behind case_sync");
 }
 
 void case_cuda_nothing(void)

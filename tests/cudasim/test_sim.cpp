@@ -399,6 +399,10 @@ static void test_memory_errors(void)
 		cudaStreamBeginCapture(new_stream(), cudaStreamCaptureModeGlobal);
 		cudaMalloc(&p, 8);
 	});
+	dies("kernel append is given 0x", [] {
+		int list[4] = {};
+		LAUNCH(append, 1, 1, 0, new_stream(), list, 1);
+	});
 #ifndef __SANITIZE_ADDRESS__
 	dies("the host touches device memory", [] {
 		volatile float *p;
@@ -495,7 +499,8 @@ static void connect_two(const char *host0, const char *host1)
 
 static void test_duplicates(void)
 {
-	dies("invalid usage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0", [] { connect_two("a", "a"); });
+	dies("invalid usage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0",
+		[] { connect_two("a", "a"); });
 	dies("no error", [] { connect_two("a", "b"); });
 }
 
