@@ -57,11 +57,19 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 	@mkdir -p $(@D)
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS)) -c -o $@ $<
 
+# Kernels' tests call kernels by other names, whose functions mirror.py writes.
+KERNEL_TESTS := $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c $(addprefix tests/cudasim/,kernels.c kernels_cuda.c mirror.c)
+MIRROR       := $(BUILD)/tests/mirror
+MIRRORED     := -include $(MIRROR)/names.h
+$(MIRROR)/calls.c: tests/cudasim/mirror.py kernels/cuda/cuda.h kernels/kernels.h kernels/kernels.def $(wildcard base/*.def)
+	@mkdir -p $(@D)
+	$(CC) -E -P -I. -isystem tests/cudasim/include -x c kernels/cuda/cuda.h >$(@D)/declared
+	python3 $< $(@D)/names.h $@ <$(@D)/declared
+
 # Every kernel's tests, linked with the real libraries: for a machine with a GPU, and a check that all is there.
 CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernel-tests)
-$(BUILD)/lib/%/kernel-tests: tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
-		$(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
-	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
+$(BUILD)/lib/%/kernel-tests: $(KERNEL_TESTS) $(MIRROR)/calls.c $(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
+	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(MIRRORED) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
 
 ## cuda: the CUDA runtime for sm_80 and sm_90a (wants nvcc; fetches cuBLAS, cuDNN and NCCL if the toolkit lacks them)
@@ -124,10 +132,13 @@ $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
 	$(CXX) $(SIM_FLAGS) -o $@ $< $(SIM_LINK) -lpthread
 
-SIM_TESTS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) \
-	tests/unit/test_kernels.c tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c)
+SIM_TESTS := $(KERNEL_TESTS:%.c=$(SIM)/%.o) $(SIM)/tests/cudasim/mirror_calls.o
 SIM_TESTED := $(patsubst %,$(SIM)/%.o,$(basename $(wildcard base/*.c kernels/cuda/*.cu) $(CUDA_HOST)))
-$(SIM_TESTS): $(BUILD)/tests/unit/suites.def
+$(SIM_TESTS): $(BUILD)/tests/unit/suites.def $(MIRROR)/calls.c
+$(SIM_TESTS): CUDA_CFLAGS += $(MIRRORED)
+$(SIM)/tests/cudasim/mirror_calls.o: $(MIRROR)/calls.c
+	@mkdir -p $(@D)
+	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) -c -o $@ $<
 $(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
 	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) -lcunit -ljansson -ldeflate -lgomp $(SIM_LINK) -lpthread -lm

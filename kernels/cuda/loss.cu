@@ -302,8 +302,8 @@ template <class T> static int64_t loss_and_grad(LossRows<T> a, double *parts, co
 		LAUNCH((cross_entropy_and_grad_rows<T, true>), (unsigned)chunks, team_block(warps), (size_t)bytes, k_stream, x,
 			dloss, a, parts, chunks, warps);
 	} else if (chunks > 0) {
-		LAUNCH((cross_entropy_and_grad_rows<T, false>), (unsigned)chunks, team_block(warps), 16 /* not used */, k_stream, x,
-			dloss, a, parts, chunks, warps);
+		LAUNCH((cross_entropy_and_grad_rows<T, false>), (unsigned)chunks, team_block(warps), 16, k_stream, x, dloss, a,
+			parts, chunks, warps); /* of shared memory that is not used */
 	}
 	return chunks;
 }

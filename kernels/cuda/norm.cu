@@ -2,7 +2,8 @@
  *
  * A team of warps keeps its row in registers, so x and dy are read once.  In the gradient a team also has a fixed set
  * of rows, of which the next is on its way while one is computed, and keeps their column sums; the sums of teams are
- * added in order, in a block and then (in work) over blocks.  Rows that are too wide for that are read several times. */
+ * added in order, in a block and then (in work) over blocks.  Rows that are too wide for that are read several
+ * times. */
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/work.h"
 

@@ -117,14 +117,17 @@ static uint64_t hash_file(const char *path, uint64_t h)
 	return hash_bytes(text, n, h);
 }
 
+/* NCCL_HOSTID stands for the machine's name here as it does in NCCL, so that both agree on who shares a host. */
 void peer_self(Peer *p, int rank)
 {
 	*p = (Peer){.pid = (int32_t)getpid(), .rank = rank};
 	char link[128];
+	const char *id = getenv("NCCL_HOSTID");
 	gethostname(p->name, sizeof(p->name) - 1);
 	for (char *c = p->name; *c; c++)
 		*c = *c > ' ' && *c <= '~' ? *c : '?';
-	p->host = hash_file("/proc/sys/kernel/random/boot_id", hash_bytes(p->name, strlen(p->name), 1));
+	const char *host = id && *id ? id : p->name;
+	p->host = hash_file("/proc/sys/kernel/random/boot_id", hash_bytes(host, strlen(host), 1));
 	ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link));
 	p->pids = hash_bytes(link, n > 0 ? (size_t)n : 0, p->host);
 }

@@ -1,9 +1,11 @@
 /* tests/cudasim/kernels.c: the kernel tests of tests/unit on CUDA kernels: under emulation, or on a GPU.
  *
- * usage: kernels [TEST ...]
+ * usage: kernels [--blocking] [TEST ...]
+ *   --blocking: each kernel ends before the next one is called, so that a fault is reported at the kernel that made it;
+ *   else kernels run while the test goes on, until it waits for results
  *
- * The one idea: the tests do not know whose kernels they run; their memory is managed memory, and launches have ended
- * before they look at it. */
+ * The one idea: the tests do not know whose kernels they run; what they take for memory is the host's, of which kernels
+ * get the device's copy (mirror.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "tests/cudasim/kernels_cuda.h"
+#include "tests/cudasim/mirror.h"
 
 /* Rows of kernels.def, and tests, that are the CPU's alone. */
 static const char *const cpu_only[] = {"pack", "elementwise functions"};
@@ -27,20 +30,13 @@ static void must(cudaError_t e, const char *what)
 	exit(1);
 }
 
-void *case_memory(int64_t bytes)
-{
-	void *p;
-	must(cudaMallocManaged(&p, (size_t)bytes, cudaMemAttachGlobal), "cudaMallocManaged");
-	return p;
-}
-
+void *case_memory(int64_t bytes, int64_t whole) { return mirror_take(bytes, whole); }
+void case_release(void *p) { mirror_release(p); }
 bool case_cuda(void) { return true; }
-
-void case_release(void *p) { must(cudaFree(p), "cudaFree"); }
 
 void case_sync(void)
 {
-	must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+	mirror_sync();
 	if (bad)
 		k_bad_take(bad);
 }
@@ -84,9 +80,12 @@ static int choose(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	/* On a GPU each launch waits for its end, so that tests which look at memory themselves see its results. */
-	setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
-	setenv("CUDASIM_ORDER", "eager", 0);
+	if (argc > 1 && !strcmp(argv[1], "--blocking")) {
+		setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+		setenv("CUDASIM_ORDER", "eager", 1);
+		argv++;
+		argc--;
+	}
 	must(cudaSetDevice(0), "cudaSetDevice");
 	must(cudaStreamCreateWithFlags(&k_stream, cudaStreamNonBlocking), "cudaStreamCreate");
 	must(cudaHostAlloc((void **)&bad, sizeof *bad, cudaHostAllocMapped), "cudaHostAlloc");

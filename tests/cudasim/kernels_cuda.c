@@ -6,6 +6,10 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/cudasim/kernels_cuda.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static const KDType wide_types[] = {K_F32, K_BF16, K_F16};
 static int64_t bytes_of(KDType t) { return t == K_F64 ? 8 : t == K_F32 ? 4 : 2; }
 
@@ -297,6 +301,40 @@ void case_cuda_many_groups(void)
 			want[k * COLUMNS + i % COLUMNS] += x[k * COUNT * COLUMNS + i];
 	k_reduce_sum_f32(y, x, 3, dim, 2, work);
 	case_close("reduce_sum of many groups", y, want, KEPT * COLUMNS, 1e-6);
+}
+
+/* ---- memory ---- */
+
+static volatile char *touched;
+static void look(void) { (void)*touched; }
+static void change(void) { *touched = 1; }
+
+/* Whether a child process dies of it. */
+static bool dies(void (*touch)(void))
+{
+	int status = 0;
+	fflush(NULL);
+	pid_t pid = fork();
+	if (!pid) {
+		freopen("/dev/null", "w", stderr);
+		touch();
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	return !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+/* Tests look at results behind case_sync alone: what they forget is found on the emulation, too. */
+void case_cuda_memory(void)
+{
+	char *x = case_alloc(100), *y = case_alloc(100);
+	k_copy(y, x, 100);
+	touched = x;
+	case_true(!dies(look) && dies(change), "what a kernel reads can be read, and not written");
+	touched = y;
+	case_true(dies(look) && dies(change), "what a kernel writes cannot be touched");
+	case_sync();
+	case_true(!dies(look) && !dies(change), "all can be touched behind case_sync");
 }
 
 void case_cuda_nothing(void)

@@ -1,8 +1,8 @@
 /* tests/cudasim/memory.cpp: device, managed and pinned memory, and what may be copied between them.
  *
  * The one idea: every allocation is known by its range, so that a copy that leaves it is an error.  Device memory is
- * full of NaN at first and cannot be touched by the host: its pages are open only while nodes run (under
- * AddressSanitizer always; there a kernel cannot leave an allocation by a byte). */
+ * full of NaN at first and cannot be touched by the host: while nodes run, an allocation opens where it is touched, and
+ * closes when they end (under AddressSanitizer it is always open; there a kernel cannot leave it by a byte). */
 #include "tests/cudasim/sim.h"
 
 #include <csignal>
@@ -31,14 +31,16 @@ struct Range {
 	bool registered;  /* the caller's memory */
 	char *map;        /* mmap'ed: its pages, with one after the end that nobody may touch */
 	size_t map_bytes;
+	Range *next_open;
 };
 std::map<uintptr_t, Range> ranges;
 std::recursive_mutex ranges_lock;
 size_t device_bytes, device_most, pinned_bytes, pinned_most;
 int device_count;
 int open_depth;
+Range *opened;
 
-const Range *find(const void *p, size_t bytes)
+Range *find(const void *p, size_t bytes)
 {
 	std::lock_guard<std::recursive_mutex> hold(ranges_lock);
 	uintptr_t at = (uintptr_t)p;
@@ -50,11 +52,24 @@ const Range *find(const void *p, size_t bytes)
 	return at + bytes <= end && at < end + !bytes ? &it->second : NULL;
 }
 
+void protect(const Range &r, bool open)
+{
+	if (r.map && mprotect(r.map, r.map_bytes - PAGE, open ? PROT_READ | PROT_WRITE : PROT_NONE))
+		sim_die("mprotect of %zu bytes failed", r.map_bytes);
+}
+
+/* Nodes touch an allocation for the first time; all else is an error. */
 void on_fault(int, siginfo_t *info, void *)
 {
-	const Range *r = find(info->si_addr, 1);
-	const char *text = r && r->type == cudaMemoryTypeDevice ?
-		"cudasim: the host touches device memory\n" : "cudasim: a segmentation fault\n";
+	Range *r = find(info->si_addr, 1);
+	bool device = r && r->type == cudaMemoryTypeDevice;
+	if (device && open_depth && r->map) {
+		protect(*r, true);
+		r->next_open = opened;
+		opened = r;
+		return;
+	}
+	const char *text = device ? "cudasim: the host touches device memory\n" : "cudasim: a segmentation fault\n";
 	ssize_t unused = write(2, text, strlen(text));
 	(void)unused;
 	signal(SIGSEGV, SIG_DFL);
@@ -85,12 +100,6 @@ void begin_once()
 	sigaction(SIGSEGV, &action, NULL);
 }
 
-void protect(const Range &r, bool open)
-{
-	if (r.map && mprotect(r.map, r.map_bytes - PAGE, open ? PROT_READ | PROT_WRITE : PROT_NONE))
-		sim_die("mprotect of %zu bytes failed", r.map_bytes);
-}
-
 void add_counts(cudaMemoryType type, long long bytes)
 {
 	size_t &now = type == cudaMemoryTypeHost ? pinned_bytes : device_bytes;
@@ -111,7 +120,7 @@ cudaError_t allocate(void **p, size_t bytes, cudaMemoryType type, const char *ca
 		return cudaSuccess;
 	if (type != cudaMemoryTypeHost && device_bytes + bytes > (size_t)sim_setting("CUDASIM_MEMORY", 1LL << 34))
 		return sim_error(cudaErrorMemoryAllocation);
-	Range r = {bytes, type, false, NULL, 0};
+	Range r = {bytes, type, false, NULL, 0, NULL};
 	if (PROTECTS && type == cudaMemoryTypeDevice) {
 		r.map_bytes = (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
 		r.map = (char *)mmap(NULL, r.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -128,8 +137,7 @@ cudaError_t allocate(void **p, size_t bytes, cudaMemoryType type, const char *ca
 		ASAN_POISON_MEMORY_REGION((char *)*p + bytes, whole - bytes);
 	}
 	memset(*p, 0xFF, bytes);
-	if (!open_depth)
-		protect(r, false);
+	protect(r, false);
 	ranges[(uintptr_t)*p] = r;
 	add_counts(type, (long long)bytes);
 	return cudaSuccess;
@@ -200,20 +208,25 @@ void sim_must_reach(const void *p, size_t bytes, const char *what)
 		sim_die("%s: %zu bytes at %p are not within memory that the device can reach", what, bytes, p);
 }
 
+void sim_argument(const char *kernel, const void *p)
+{
+	if (p && !find(p, 0))
+		sim_die("kernel %s is given %p, which is memory of the host that the device cannot reach", kernel, p);
+}
+
 void sim_memory_begin(void)
 {
 	std::lock_guard<std::recursive_mutex> hold(ranges_lock);
-	if (!open_depth++)
-		for (auto &r : ranges)
-			protect(r.second, true);
+	open_depth++;
 }
 
 void sim_memory_end(void)
 {
 	std::lock_guard<std::recursive_mutex> hold(ranges_lock);
-	if (!--open_depth)
-		for (auto &r : ranges)
-			protect(r.second, false);
+	if (--open_depth)
+		return;
+	for (; opened; opened = opened->next_open)
+		protect(*opened, false);
 }
 
 /* ---- the API ---- */
@@ -244,7 +257,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
 	auto after = ranges.lower_bound((uintptr_t)p);
 	if (find(p, 1) || (after != ranges.end() && after->first < (uintptr_t)p + bytes))
 		return sim_error(cudaErrorHostMemoryAlreadyRegistered);
-	ranges[(uintptr_t)p] = {bytes, cudaMemoryTypeHost, true, NULL, 0};
+	ranges[(uintptr_t)p] = {bytes, cudaMemoryTypeHost, true, NULL, 0, NULL};
 	add_counts(cudaMemoryTypeHost, (long long)bytes);
 	return cudaSuccess;
 }

@@ -3,7 +3,8 @@
  * A communicator is a file without a name (the unique id says whose): a header, and an area for each rank, where it
  * puts what it sends.  An operation is a node of the stream.  It is over when all ranks have posted the same one and
  * this rank has read what it wants; ranks that post different ones end with both descriptions.  A rank whose process
- * is gone, or that aborted, makes an asynchronous error of the others, and what waits for it never ends.
+ * is gone, or that aborted, makes an asynchronous error of the others, and what waits for it never ends.  Two ranks on
+ * one device of one host are refused; the host is NCCL_HOSTID, else the machine's name.
  *
  * Sums are made in rank order in the type that travels, 16 bits rounded at each addition, as a ring does; averages
  * multiply by 1/n in that type first, as NCCL does.
@@ -38,7 +39,7 @@
 
 namespace {
 
-enum { MOST_RANKS = 64, HEADER = 1 << 16, NAP_US = 200, MOST_POLLS = 4 };
+enum { MOST_RANKS = 64, HEADER = 1 << 16, HOST_BYTES = 256, NAP_US = 200, MOST_POLLS = 4 };
 const size_t AREA = (size_t)1 << 28; /* of each rank; the file is sparse */
 
 enum Kind { GATHER, REDUCE_SCATTER, ALL_REDUCE, REDUCE, BROADCAST };
@@ -51,6 +52,8 @@ enum Life { AWAY, HERE, LEFT, ABORTED };
 struct Rank {
 	std::atomic<int> pid, life, splits, split_made;
 	std::atomic<unsigned long long> posted, read;
+	char host[HOST_BYTES];
+	int device;
 	Same same;
 	int color, key;
 	Place child;  /* of the last split, by its first member */
@@ -66,7 +69,7 @@ struct ncclComm {
 	Header *header;
 	char *area;
 	int size, rank, splits, registered;
-	bool order_kept;
+	bool order_kept, met;
 	unsigned long long next; /* operations that began */
 	unsigned polls;          /* left, before it says that its last call is done */
 	std::thread::id caller;  /* of that call */
@@ -108,23 +111,47 @@ ncclResult_t fail(ncclComm *c, ncclResult_t r, const std::string &why)
 	return r;
 }
 
-/* Connected: all ranks are there. */
+/* A rank on the device of this one, of the same host; -1: none. */
+int twin(const ncclComm *c)
+{
+	const Rank *mine = &c->header->rank[c->rank];
+	for (int r = 0; r < c->size; r++) {
+		const Rank *p = &c->header->rank[r];
+		if (r != c->rank && p->device == mine->device && !strcmp(p->host, mine->host))
+			return r;
+	}
+	return -1;
+}
+
+/* All ranks are there, each with a device of its own: what ranks find out before they connect. */
+ncclResult_t meet(ncclComm *c)
+{
+	for (int r = 0; r < c->size; r++)
+		if (c->header->rank[r].life == AWAY)
+			return ncclInProgress;
+	if (twin(c) >= 0)
+		return fail(c, ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(c->rank) + " and rank " +
+			std::to_string(twin(c)) + " both on CUDA device " + std::to_string(c->header->rank[c->rank].device));
+	c->met = true;
+	return ncclSuccess;
+}
+
+/* Whether the last call is done, and all ranks live. */
 ncclResult_t look(ncclComm *c)
 {
-	bool all = true;
-	if (c->error != ncclSuccess)
-		return c->error;
+	ncclResult_t met = c->error != ncclSuccess || c->met ? c->error : meet(c);
+	if (met != ncclSuccess && met != ncclInProgress)
+		return met;
 	for (int r = 0; r < c->size; r++) {
 		Rank *p = &c->header->rank[r];
 		int life = p->life;
-		all = all && life != AWAY;
 		if (life == ABORTED)
 			return fail(c, ncclRemoteError, "rank " + std::to_string(r) + " of the communicator aborted");
 		if (life == HERE && is_gone(p->pid) && p->life == HERE)
 			return fail(c, ncclRemoteError, "rank " + std::to_string(r) + " of the communicator is gone");
 	}
-	if (!all)
-		return ncclInProgress;
+	if (met == ncclInProgress)
+		return met;
 	return c->polls && c->polls-- ? ncclInProgress : ncclSuccess;
 }
 
@@ -376,6 +403,18 @@ Place new_place()
 	return {(int)getpid(), fd};
 }
 
+/* Before the rank is HERE. */
+void sign_in(Rank *mine)
+{
+	const char *host = getenv("NCCL_HOSTID");
+	mine->pid = (int)getpid();
+	if (host && *host)
+		snprintf(mine->host, sizeof(mine->host), "%s", host);
+	else if (gethostname(mine->host, sizeof(mine->host) - 1))
+		sim_die("gethostname: %s", strerror(errno));
+	cudaGetDevice(&mine->device);
+}
+
 ncclResult_t attach(ncclComm_t *out, Place at, int size, int rank, const ncclConfig_t *config)
 {
 	char path[64];
@@ -399,7 +438,7 @@ ncclResult_t attach(ncclComm_t *out, Place at, int size, int rank, const ncclCon
 	int none = 0;
 	if (!c->header->size.compare_exchange_strong(none, size) && none != size)
 		sim_die("ncclCommInitRank: rank %d says that there are %d ranks, another one says %d", rank, size, none);
-	c->header->rank[rank].pid = (int)getpid();
+	sign_in(&c->header->rank[rank]);
 	none = AWAY;
 	if (!c->header->rank[rank].life.compare_exchange_strong(none, HERE))
 		sim_die("ncclCommInitRank: rank %d is there twice", rank);

@@ -4,7 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <nccl.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -397,6 +399,10 @@ static void test_memory_errors(void)
 		cudaStreamBeginCapture(new_stream(), cudaStreamCaptureModeGlobal);
 		cudaMalloc(&p, 8);
 	});
+	dies("kernel append is given 0x", [] {
+		int list[4] = {};
+		LAUNCH(append, 1, 1, 0, new_stream(), list, 1);
+	});
 #ifndef __SANITIZE_ADDRESS__
 	dies("the host touches device memory", [] {
 		volatile float *p;
@@ -472,6 +478,32 @@ static void test_settings(void)
 	});
 }
 
+/* Two ranks on one device; says on stderr what rank 0 learns. */
+static void connect_two(const char *host0, const char *host1)
+{
+	ncclUniqueId id;
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclComm_t comm;
+	ncclGetUniqueId(&id);
+	pid_t other = fork();
+	int rank = !other;
+	setenv("NCCL_HOSTID", rank ? host1 : host0, 1);
+	ncclResult_t r = ncclCommInitRankConfig(&comm, 2, id, rank, &config);
+	if (rank)
+		for (;;)
+			pause();
+	fprintf(stderr, "%s: %s", ncclGetErrorString(r), ncclGetLastError(comm));
+	kill(other, SIGKILL);
+	_exit(1);
+}
+
+static void test_duplicates(void)
+{
+	dies("invalid usage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0",
+		[] { connect_two("a", "a"); });
+	dies("no error", [] { connect_two("a", "b"); });
+}
+
 static void test_priorities(void)
 {
 	static const unsigned long long none = 0, kept = cudaGraphInstantiateFlagUseNodePriority;
@@ -490,6 +522,7 @@ int main(void)
 	test_memory_errors();
 	test_bounds();
 	test_settings();
+	test_duplicates();
 	test_priorities();
 	test_kernels();
 	test_halves();

@@ -24,12 +24,15 @@ KERNEL_HALF_CASES(HALF_CASE)
 
 /* Buffers live until the test of the row ends; values are reproducible, uniform in [lo, hi). */
 void *case_alloc(int64_t bytes);
-/* What case_alloc is made of, and what waits until results can be read; case_close, case_equal and their like do. */
-void *case_memory(int64_t bytes);
+/* What case_alloc is made of: `bytes` for kernels, `whole` for the host. */
+void *case_memory(int64_t bytes, int64_t whole);
 void case_release(void *p);
+/* Waits for results.  Between a kernel's call and this a test may read what the kernel reads, and touch nothing that it
+ * writes; case_close, case_equal and their like begin with it. */
 void case_sync(void);
 void case_end(void); /* of a test: frees buffers, and wants no bad input untold */
 bool case_cuda(void); /* the kernels are CUDA's; those tell of the first bad input only */
+void *case_bytes(const void *x, int64_t bytes); /* a copy */
 float *case_floats(int64_t n, double lo, double hi);
 double *case_doubles(int64_t n);
 /* The same numbers as elements of type f32, bf16 or f16, where x is rounded to what they hold. */

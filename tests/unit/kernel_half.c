@@ -21,6 +21,7 @@ static Num numbers(int64_t n, double lo, double hi)
 static double *doubles_of(const float *x, int64_t n)
 {
 	double *d = case_doubles(n);
+	case_sync();
 	for (int64_t i = 0; i < n; i++)
 		d[i] = x[i];
 	return d;
@@ -383,12 +384,12 @@ static void half_rope(void)
 
 static void half_dropout(void)
 {
-	StepScalars s = {.seed = 5, .rng_step = 3};
+	StepScalars *s = case_bytes(&(StepScalars){.seed = 5, .rng_step = 3}, sizeof *s);
 	Num x = numbers(3 * 41 * 130, -1, 1);
 	uint16_t *y = case_alloc(x.n * 2);
 	double *want = case_doubles(x.n);
-	SAME_BITS("dropout", y, x.n * 2, HALF(k_dropout, y, x.h, 3, 41, 130, 0.3, 7, &s));
-	k_dropout_f64(want, x.d, 3, 41, 130, 0.3, 7, &s);
+	SAME_BITS("dropout", y, x.n * 2, HALF(k_dropout, y, x.h, 3, 41, 130, 0.3, 7, s));
+	k_dropout_f64(want, x.d, 3, 41, 130, 0.3, 7, s);
 	close_half("16-bit dropout", y, want, x.n);
 }
 
@@ -491,11 +492,11 @@ static void half_reduce(void)
 static void check_cross_entropy(int64_t rows, int64_t c, bool weighted, double e)
 {
 	Num x = numbers(rows * c, -5, 5), out = numbers(rows * c, 0, 1);
-	float *w = weighted ? case_floats(c, 0.2, 2) : NULL, dloss = 0.37f;
+	float *w = weighted ? case_floats(c, 0.2, 2) : NULL, *dloss = case_floats(1, 0.37, 0.37);
 	float *got = case_alloc((rows + 2) * 4), *want = case_alloc((rows + 2) * 4), *grad = case_alloc(rows * c * 4);
 	int64_t *labels = case_ids(rows, c), dim[2] = {rows, c};
 	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 2}}});
-	double hits[2][2] = {{0}};
+	double *hits[2] = {case_doubles(2), case_doubles(2)};
 	for (int64_t i = 0; i < rows; i += 3)
 		labels[i] = -100;
 	SAME_BITS("cross_entropy", got, (rows + 2) * 4, HALF(k_cross_entropy, got, got + 1, got + 2, x.h, labels, w, rows,
@@ -503,15 +504,15 @@ static void check_cross_entropy(int64_t rows, int64_t c, bool weighted, double e
 	k_cross_entropy_f32(want, want + 1, want + 2, x.f, labels, w, rows, c, c, -100, e, work);
 	case_sync();
 	case_close("16-bit cross_entropy", got, doubles_of(want, rows + 2), rows + 2, 1e-6);
-	HALF(k_cross_entropy_grad, out.h, &dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
-	k_cross_entropy_grad_f32(grad, &dloss, x.f, labels, w, want + 2, rows, c, c, -100, e);
+	HALF(k_cross_entropy_grad, out.h, dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
+	k_cross_entropy_grad_f32(grad, dloss, x.f, labels, w, want + 2, rows, c, c, -100, e);
 	case_sync();
 	close_half("16-bit cross_entropy_grad", out.h, doubles_of(grad, rows * c), rows * c);
 	k_accuracy(hits[0], x.h, type, labels, rows, c, -100);
 	k_accuracy(hits[1], x.f, K_F32, labels, rows, c, -100);
-	case_equal("16-bit accuracy", hits[0], hits[1], sizeof(hits[0]));
+	case_equal("16-bit accuracy", hits[0], hits[1], 16);
 	case_true(hits[0][1] > 0, "16-bit accuracy counts");
-	HALF(k_cross_entropy_grad, x.h, &dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
+	HALF(k_cross_entropy_grad, x.h, dloss, x.h, labels, w, want + 2, rows, c, c, -100, e);
 	case_equal("16-bit cross_entropy_grad over logits", x.h, out.h, rows * c * 2);
 }
 

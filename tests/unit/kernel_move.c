@@ -206,8 +206,8 @@ void case_gather(void)
 			k_gather(y, x, ids4, outer, n, inner, m, sizes[k], 4);
 			case_equal("gather, i32", y, want, outer * m * inner * sizes[k]);
 		}
-	int64_t bad[2] = {4, -5};
-	float x[4] = {1, 2, 3, 4}, y[2];
+	int64_t *bad = case_bytes((int64_t[]){4, -5}, 16);
+	float *x = case_bytes((float[]){1, 2, 3, 4}, 16), *y = case_alloc(8);
 	k_gather(y, x, bad, 1, 4, 1, 2, 4, 8);
 	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && y[0] == 1, "gather: indices out of range");
 }
@@ -258,7 +258,7 @@ void case_gather_elements(void)
 void case_gather_nd(void)
 {
 	static const int64_t xdim[2] = {6, 7};
-	int64_t batch = 3, m = 11, inner = 5, ids[66];
+	int64_t batch = 3, m = 11, inner = 5, *ids = case_alloc(66 * 8);
 	void *x = random_bytes(3 * 42 * 5 * 8), *y = case_alloc(165 * 8), *want = case_alloc(165 * 8);
 	for (int i = 0; i < 66; i++)
 		ids[i] = case_random(i % 2 ? 7 : 6);
@@ -298,6 +298,7 @@ void case_scatter_elements(void)
 		k_scatter_elements_f32(y, x, ids, u, 2, dim, xdim, 0, (KScatter)mode, 8);
 		case_close("scatter_elements", y, want, 48, 1e-6);
 		k_scatter_elements_i32(yi, xi, ids, ui, 2, dim, xdim, 0, (KScatter)mode, 8);
+		case_sync();
 		for (int i = 0; i < 48; i++)
 			case_true(yi[i] == (int32_t)want_i[i], "scatter_elements i32");
 	}
@@ -309,7 +310,7 @@ void case_scatter_nd(void)
 	for (int mode = 0; mode < 5; mode++) {
 		float *x = case_floats(60, -2, 2), *u = case_floats(35, -2, 2);
 		double *want = case_doubles(60);
-		int64_t ids[14];
+		int64_t *ids = case_alloc(14 * 8);
 		for (int i = 0; i < 60; i++)
 			want[i] = x[i];
 		for (int i = 0; i < 14; i++)
@@ -339,8 +340,9 @@ void case_cumsum(void)
 		k_cumsum_f32(y, x, outer, n, inner, exclusive, reverse);
 		case_close("cumsum", y, want, 204, 1e-6);
 	}
-	int8_t a[3] = {100, 100, 1}, b[3];
+	int8_t *a = case_bytes((int8_t[]){100, 100, 1}, 3), *b = case_alloc(3);
 	k_cumsum_i8(b, a, 1, 3, 1, false, false);
+	case_sync();
 	case_true(b[0] == 100 && b[1] == -56 && b[2] == -55, "cumsum wraps");
 }
 
@@ -362,12 +364,13 @@ void case_in_range(void)
 
 static void check_arg(bool largest)
 {
-	int64_t outer = 5, n = 23, inner = 3, got[15];
+	int64_t outer = 5, n = 23, inner = 3, *got = case_alloc(15 * 8);
 	float *x = case_floats(345, 0, 4);
 	for (int i = 0; i < 345; i++)
 		x[i] = floorf(x[i]); /* many ties */
 	for (int last = 0; last < 2; last++) {
 		(largest ? k_argmax_f32 : k_argmin_f32)(got, x, outer, n, inner, last);
+		case_sync();
 		for (int64_t r = 0; r < 15; r++) {
 			int64_t base = r / inner * n * inner + r % inner, best = 0;
 			for (int64_t i = 1; i < n; i++) {
@@ -380,6 +383,7 @@ static void check_arg(bool largest)
 	}
 	x[5 * 3] = NAN;
 	(largest ? k_argmax_f32 : k_argmin_f32)(got, x, outer, n, inner, false);
+	case_sync();
 	case_true(got[0] == 5, "NaN wins");
 }
 
@@ -388,12 +392,13 @@ void case_argmin(void) { check_arg(false); }
 
 void case_topk(void)
 {
-	int64_t n = 29, inner = 2, k = 7, idx[28];
-	float *x = case_floats(116, 0, 6), y[28];
+	int64_t n = 29, inner = 2, k = 7, *idx = case_alloc(28 * 8);
+	float *x = case_floats(116, 0, 6), *y = case_alloc(28 * 4);
 	for (int i = 0; i < 116; i++)
 		x[i] = floorf(x[i]);
 	for (int largest = 0; largest < 2; largest++) {
 		k_topk_f32(y, idx, x, 2, n, inner, k, largest);
+		case_sync();
 		for (int r = 0; r < 4; r++) {
 			bool taken[29] = {false};
 			for (int j = 0; j < k; j++) {
@@ -415,10 +420,11 @@ void case_topk(void)
 void case_iota(void)
 {
 	static const int64_t dim[3] = {2, 5, 3};
-	float y[30];
-	int64_t z[30];
+	float *y = case_alloc(30 * 4);
+	int64_t *z = case_alloc(30 * 8);
 	k_iota_f32(y, 3, dim, 1, 0.5, 0.25);
 	k_iota_i64(z, 3, dim, 0, 7, -2);
+	case_sync();
 	for (int i = 0; i < 30; i++)
 		case_true(y[i] == 0.5f + 0.25f * (float)(i / 3 % 5) && z[i] == 7 - 2 * (i / 15), "iota");
 }
@@ -470,6 +476,7 @@ static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine 
 		CASE_SAME_BITS("reduce", y, m * 4, f(y, x, rank, cases[c].dim, cases[c].axes, work));
 		case_close(name, y, want, m, 1e-6);
 		fi(yi, xi, rank, cases[c].dim, cases[c].axes, work);
+		case_sync();
 		for (int64_t i = 0; i < m; i++)
 			case_true(yi[i] == (int32_t)want_i[i], name);
 	}
@@ -483,10 +490,11 @@ void case_reduce_prod(void) { check_reduce("reduce_prod", k_reduce_prod_f32, k_r
 
 void case_reduce_max(void)
 {
-	float x[200] = {[3] = 2, [150] = NAN}, y;
+	float *x = case_bytes((float[200]){[3] = 2, [150] = NAN}, 800), *y = case_alloc(4);
 	check_reduce("reduce_max", k_reduce_max_f32, k_reduce_max_i32, fmax, -1e9, false);
-	k_reduce_max_f32(&y, x, 1, (int64_t[]){200}, 1, NULL);
-	case_true(isnan(y), "reduce_max: NaN wins");
+	k_reduce_max_f32(y, x, 1, (int64_t[]){200}, 1, NULL);
+	case_sync();
+	case_true(isnan(*y), "reduce_max: NaN wins");
 }
 
 void case_reduce_min(void)

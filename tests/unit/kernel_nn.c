@@ -178,6 +178,7 @@ static void check_norm_grad(bool centred)
 				case_close("norm_grad: dx", dx, r.dx, n, 1e-5);
 			float *ds = case_floats(n, -1, 1), *sum = case_alloc(n * 4);
 			norm_grad_of(&r, sum, NULL, NULL, ds);
+			case_sync();
 			for (int64_t i = 0; i < n; i++)
 				ds[i] += dx[i];
 			case_equal("norm_grad: dx + ds", sum, ds, n * 4);
@@ -241,7 +242,8 @@ void case_log_softmax_grad(void) { check_softmax(true, true); }
 static void check_cross_entropy(int64_t rows, int64_t n, int flags)
 {
 	float *x = case_floats(rows * n, -5, 5), *w = flags & 1 ? case_floats(n, 0.2, 2) : NULL;
-	float sum, weight, *lse = case_alloc(rows * 4), *d = case_alloc(rows * n * 4), dloss = 0.37f;
+	float *lse = case_alloc(rows * 4), *d = case_alloc(rows * n * 4), *dloss = case_floats(1, 0.37, 0.37);
+	float *sum = case_alloc(4), *weight = case_alloc(4);
 	double *grad = case_doubles(rows * n), e = flags & 2 ? 0.1 : 0, s = 0, total = 0, all = 0;
 	int64_t *labels = case_ids(rows, n), dim[2] = {rows, n};
 	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
@@ -260,16 +262,16 @@ static void check_cross_entropy(int64_t rows, int64_t n, int flags)
 		for (int64_t j = 0; j < n; j++) {
 			double p = exp(x[i * n + j]) / m, wj = w ? (double)w[j] : 1;
 			s += e / (double)n * wj * (log(m) - x[i * n + j]);
-			grad[i * n + j] = dloss * ((1 - e) * wy * (p - (j == labels[i])) + e / (double)n * (all * p - wj));
+			grad[i * n + j] = *dloss * ((1 - e) * wy * (p - (j == labels[i])) + e / (double)n * (all * p - wj));
 		}
 	}
-	CASE_SAME_BITS("cross_entropy", &sum, 4,
-		k_cross_entropy_f32(&sum, &weight, lse, x, labels, w, rows, n, n, -100, e, work));
-	case_close("cross_entropy", &sum, &s, 1, 1e-6);
-	case_close("cross_entropy: weight", &weight, &total, 1, 1e-6);
-	k_cross_entropy_grad_f32(d, &dloss, x, labels, w, lse, rows, n, n, -100, e);
+	CASE_SAME_BITS("cross_entropy", sum, 4,
+		k_cross_entropy_f32(sum, weight, lse, x, labels, w, rows, n, n, -100, e, work));
+	case_close("cross_entropy", sum, &s, 1, 1e-6);
+	case_close("cross_entropy: weight", weight, &total, 1, 1e-6);
+	k_cross_entropy_grad_f32(d, dloss, x, labels, w, lse, rows, n, n, -100, e);
 	case_close("cross_entropy_grad", d, grad, rows * n, 1e-5);
-	k_cross_entropy_grad_f32(x, &dloss, x, labels, w, lse, rows, n, n, -100, e);
+	k_cross_entropy_grad_f32(x, dloss, x, labels, w, lse, rows, n, n, -100, e);
 	case_equal("cross_entropy_grad over logits", x, d, rows * n * 4);
 }
 
@@ -285,17 +287,19 @@ static void check_cross_entropies(void)
 
 void case_cross_entropy(void)
 {
-	float x[6] = {1, 2, 3, 4, 5, 6}, sum, weight, lse[2];
-	int64_t labels[2] = {3, -1}, dim[2] = {2, 3};
+	float *x = case_bytes((float[]){1, 2, 3, 4, 5, 6}, 24), *sum = case_alloc(4), *weight = case_alloc(4);
+	float *lse = case_alloc(8);
+	int64_t *labels = case_bytes((int64_t[]){3, -1}, 16), dim[2] = {2, 3};
 	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
-	double acc[2] = {0, 0};
+	double *acc = case_doubles(2);
 	check_cross_entropies();
 	check_pitched_losses();
-	k_cross_entropy_f32(&sum, &weight, lse, x, labels, NULL, 2, 3, 3, -100, 0, work);
-	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && weight == 0, "labels out of range");
+	k_cross_entropy_f32(sum, weight, lse, x, labels, NULL, 2, 3, 3, -100, 0, work);
+	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && *weight == 0, "labels out of range");
 	labels[0] = 2;
 	labels[1] = -100;
 	k_accuracy(acc, x, K_F32, labels, 2, 3, -100);
+	case_sync();
 	case_true(acc[0] == 1 && acc[1] == 1, "accuracy");
 }
 
@@ -305,12 +309,13 @@ void case_cross_entropy_grad(void) { check_cross_entropies(); }
 
 void case_dropout(void)
 {
-	StepScalars s = {.seed = 42, .rng_step = 9, .sample0 = 17};
+	StepScalars *s = case_bytes(&(StepScalars){.seed = 42, .rng_step = 9, .sample0 = 17}, sizeof *s);
 	int64_t pre = 3, rows = 5, post = 1500, n = pre * rows * post, kept = 0;
 	float *x = case_floats(n, 1, 2), *y = case_alloc(n * 4), *part = case_alloc(n * 4);
 	uint8_t *mask = case_alloc(n);
-	CASE_SAME_BITS("dropout", y, n * 4, k_dropout_f32(y, x, pre, rows, post, 0.3, 7, &s));
-	k_dropout_mask(mask, pre, rows, post, 0.3, 7, &s);
+	CASE_SAME_BITS("dropout", y, n * 4, k_dropout_f32(y, x, pre, rows, post, 0.3, 7, s));
+	k_dropout_mask(mask, pre, rows, post, 0.3, 7, s);
+	case_sync();
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t row = 17 + (uint64_t)(i / post % rows),
 			inner = (uint64_t)(i / post / rows * post + i % post);
@@ -322,27 +327,33 @@ void case_dropout(void)
 	}
 	case_true(fabs((double)kept / (double)n - 0.7) < 0.02, "dropout keeps 70%");
 	/* the second half of a batch on another rank: the same mask */
-	s.sample0 = 17 + 2;
-	k_dropout_f32(part, x + 2 * post, 1, 3, post, 0.3, 7, &s);
+	s->sample0 = 17 + 2;
+	k_dropout_f32(part, x + 2 * post, 1, 3, post, 0.3, 7, s);
 	case_equal("dropout by global row", part, y + 2 * post, 3 * post * 4);
-	k_dropout_f32(y, x, pre, rows, post, 1, 7, &s);
+	k_dropout_f32(y, x, pre, rows, post, 1, 7, s);
+	case_sync();
 	case_true(y[0] == 0 && y[n - 1] == 0, "dropout of all");
 }
 
 void case_dropout_mask(void)
 {
-	StepScalars s = {.seed = 1};
-	uint8_t a[64], b[64];
-	k_dropout_mask(a, 1, 2, 32, 0.5, 3, &s);
-	k_dropout_mask(b, 1, 2, 32, 0.5, 4, &s);
+	StepScalars *s = case_bytes(&(StepScalars){.seed = 1}, sizeof *s);
+	uint8_t *a = case_alloc(64), *b = case_alloc(64);
+	k_dropout_mask(a, 1, 2, 32, 0.5, 3, s);
+	k_dropout_mask(b, 1, 2, 32, 0.5, 4, s);
+	case_sync();
 	case_true(memcmp(a, b, 64) != 0, "another node has another mask");
-	k_dropout_mask(a, 1, 2, 32, 0, 3, &s);
+	k_dropout_mask(a, 1, 2, 32, 0, 3, s);
+	case_sync();
 	case_true(memchr(a, 0, 64) == NULL, "p = 0 keeps all");
-	k_dropout_mask(a, 1, 0, 64, 0.5, 3, &s);
-	s.sample0 = 5;
-	k_dropout_mask(b, 1, 0, 64, 0.5, 3, &s);
+	k_dropout_mask(a, 1, 0, 64, 0.5, 3, s);
+	case_sync();
+	s->sample0 = 5;
+	k_dropout_mask(b, 1, 0, 64, 0.5, 3, s);
+	case_sync();
 	case_true(memcmp(a, b, 64) == 0 && memchr(a, 0, 64) && memchr(a, 1, 64), "without samples all ranks have one mask");
-	s.rng_step = 1;
-	k_dropout_mask(b, 1, 0, 64, 0.5, 3, &s);
+	s->rng_step = 1;
+	k_dropout_mask(b, 1, 0, 64, 0.5, 3, s);
+	case_sync();
 	case_true(memcmp(a, b, 64) != 0, "another step has another mask");
 }

@@ -129,11 +129,6 @@ static void check_half_products(void)
 		}
 }
 
-static void *copy_of(const void *values, int64_t bytes)
-{
-	return memcpy(case_alloc(bytes), values, (size_t)bytes);
-}
-
 /* Integers, and an f64 bias that f32 could not hold. */
 static void check_other_products(void)
 {
@@ -142,11 +137,11 @@ static void check_other_products(void)
 	int64_t *iy = case_alloc(sizeof want);
 	double *dy = case_alloc(sizeof sum);
 	KPrim *p = k_matmul_create(&(KMatmulDesc){.dtype = K_I64, .m = 2, .n = 2, .k = 3, .tb = true});
-	k_matmul_run(p, iy, copy_of(ia, sizeof ia), copy_of(ib, sizeof ib), NULL, NULL);
+	k_matmul_run(p, iy, case_bytes(ia, sizeof ia), case_bytes(ib, sizeof ib), NULL, NULL);
 	k_prim_free(p);
 	case_equal("matmul i64", iy, want, sizeof want);
 	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F64, .m = 1, .n = 1, .k = 2, .bias = true});
-	k_matmul_run(p, dy, copy_of(da, sizeof da), copy_of(db, sizeof db), copy_of(&bias, sizeof bias), NULL);
+	k_matmul_run(p, dy, case_bytes(da, sizeof da), case_bytes(db, sizeof db), case_bytes(&bias, sizeof bias), NULL);
 	k_prim_free(p);
 	case_equal("matmul f64", dy, &sum, sizeof sum);
 }
@@ -595,9 +590,10 @@ void case_max_pool(void)
 	KPool p = {.rank = 1, .n = 1, .c = 1, .in = {5}, .out = {3}, .kernel = {3}, .stride = {2},
 		.dilation = {1}, .pad = {1},
 		.pad_end = {1}};
-	int8_t x[5] = {-5, -3, -9, -128, -7}, y[3];
+	int8_t *x = case_bytes((int8_t[]){-5, -3, -9, -128, -7}, 5), *y = case_alloc(3);
 	check_pool(0);
 	k_max_pool_i8(y, NULL, x, &p);
+	case_sync();
 	case_true(y[0] == -3 && y[1] == -3 && y[2] == -7, "max_pool i8");
 }
 void case_max_pool_grad(void) { check_pool(1); }

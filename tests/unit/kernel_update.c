@@ -4,12 +4,14 @@
 /* ---- flat buffers and updates ---- */
 
 static const Segment segments[3] = {{0, 1000, 0, 0, 0}, {1024, 20000, 1, 1, 0}, {21056, 7, 0, 2, 0}};
+static const Segment *some_segments(void) { return case_bytes(segments, sizeof segments); }
 enum { FLAT = 21120 };
 
 void case_zero_gaps(void)
 {
 	float *x = case_floats(FLAT, 1, 2);
-	k_zero_gaps(x, FLAT, segments, 3, 4);
+	k_zero_gaps(x, FLAT, some_segments(), 3, 4);
+	case_sync();
 	for (int64_t i = 0; i < FLAT; i++) {
 		bool inside = false;
 		for (int k = 0; k < 3; k++)
@@ -22,7 +24,8 @@ static void case_norm_of(double p, KDType type)
 {
 	float *x = case_floats(FLAT, -1, 1);
 	void *g = case_halves(x, FLAT, type);
-	double got, by[3] = {0}, want = 0, by_want[3] = {0};
+	double *got = case_doubles(1), *by = case_doubles(3), want = 0, by_want[3] = {0};
+	const Segment *seg = some_segments();
 	void *work = case_alloc(kwork_cuda_norm_parts(3));
 	for (int k = 0; k < 3; k++)
 		for (int64_t i = 0; i < segments[k].length; i++) {
@@ -31,9 +34,9 @@ static void case_norm_of(double p, KDType type)
 		}
 	for (int k = 0; k < 3; k++)
 		want = isinf(p) ? fmax(want, by_want[k]) : want + by_want[k];
-	CASE_SAME_BITS("norm", &got, 8, k_norm(&got, NULL, g, type, segments, 3, p, work));
-	k_norm(&got, by, g, type, segments, 3, p, work);
-	case_close64("norm", &got, &want, 1, 1e-12);
+	CASE_SAME_BITS("norm", got, 8, k_norm(got, NULL, g, type, seg, 3, p, work));
+	k_norm(got, by, g, type, seg, 3, p, work);
+	case_close64("norm", got, &want, 1, 1e-12);
 	case_close64("norm by tensor", by, by_want, 3, 1e-12);
 }
 
@@ -42,20 +45,22 @@ static void case_norm_not_finite(double p)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
 	void *work = case_alloc(kwork_cuda_norm_parts(3));
+	const Segment *seg = some_segments();
+	double *got = case_doubles(1);
 	for (int b = 0; b < 3; b++)
 		for (int k = 0; k < 3; k++) {
 			float *x = case_floats(FLAT, -1, 1);
-			double got;
 			x[segments[k].begin + (k == 1 ? segments[k].length - 1 : 0)] = bad[b];
-			k_norm(&got, NULL, x, K_F32, segments, 3, p, work);
-			case_true(b ? got == (double)INFINITY : isnan(got), "norm of what is not finite");
+			k_norm(got, NULL, x, K_F32, seg, 3, p, work);
+			case_sync();
+			case_true(b ? *got == (double)INFINITY : isnan(*got), "norm of what is not finite");
 		}
 	float *x = case_floats(FLAT, -1, 1);
-	double got;
 	for (int64_t i = segments[2].begin + segments[2].length; i < FLAT; i++)
 		x[i] = NAN;
-	k_norm(&got, NULL, x, K_F32, segments, 3, p, work);
-	case_true(isfinite(got), "norm beside a gap");
+	k_norm(got, NULL, x, K_F32, seg, 3, p, work);
+	case_sync();
+	case_true(isfinite(*got), "norm beside a gap");
 }
 
 void case_norm(void)
@@ -107,6 +112,9 @@ static void check_update_of(Rule r, void (*update)(const KUpdate *u), KDType typ
 	static const Group groups[2] = {{1, 0.1f, 0.9f, 0.99f, 1e-6f}, {0.5f, 0, 0.8f, 0.95f, 1e-6f}};
 	float *p = case_floats(FLAT, -1, 1), *m = case_alloc(FLAT * 4), *v = case_alloc(FLAT * 4);
 	float *before = case_alloc(FLAT * 4);
+	StepScalars *s = case_alloc(sizeof *s);
+	const Segment *seg = some_segments();
+	const Group *group = case_bytes(groups, sizeof groups);
 	double *wp = case_doubles(FLAT), *wm = case_doubles(FLAT), *wv = case_doubles(FLAT);
 	memset(m, 0, FLAT * 4);
 	memset(v, 0, FLAT * 4);
@@ -115,18 +123,19 @@ static void check_update_of(Rule r, void (*update)(const KUpdate *u), KDType typ
 	for (int t = 1; t <= 5; t++) {
 		float *read = case_floats(FLAT, -3, 3);
 		void *g = case_halves(read, FLAT, type); /* read: what is left after rounding */
-		StepScalars s = {.lr = 0.01f, .grad_scale = 0.5f, .clip_coef = 0.8f, .clip_value = 1, .step = t,
+		*s = (StepScalars){.lr = 0.01f, .grad_scale = 0.5f, .clip_coef = 0.8f, .clip_value = 1, .step = t,
 			.skip = t == 4};
 		memcpy(before, p, FLAT * 4);
 		KUpdate u = {.p = p, .state = {r == SGD ? NULL : m, r == ADAM || r == ADAMW ? v : NULL}, .g = g, .g_type = type,
-			.segment = segments, .n_segments = 3, .group = groups, .s = &s, .nesterov = r == NESTEROV};
+			.segment = seg, .n_segments = 3, .group = group, .s = s, .nesterov = r == NESTEROV};
 		update(&u);
-		for (int k = 0; k < 3 && !s.skip; k++)
+		case_sync();
+		for (int k = 0; k < 3 && !s->skip; k++)
 			for (int64_t i = segments[k].begin; i < segments[k].begin + segments[k].length; i++) {
 				const Group *h = &groups[segments[k].group];
 				rule_one(r, h, 0.01 * h->lr_scale, t, wp + i, wm + i, wv + i, fmax(-1, fmin(1, read[i] * 0.4)));
 			}
-		case_true(!s.skip || memcmp(p, before, FLAT * 4) == 0, "a skipped step changes nothing");
+		case_true(!s->skip || memcmp(p, before, FLAT * 4) == 0, "a skipped step changes nothing");
 	}
 	case_close("update: parameters", p, wp, FLAT, 1e-6);
 	if (r != SGD)

@@ -22,16 +22,20 @@ static uint64_t state = 1;
 void case_threads(int n) { omp_set_num_threads(n); }
 
 /* Another target's tests (tests/cudasim/kernels.c) have their own of these. */
-__attribute__((weak)) void *case_memory(int64_t bytes) { return aligned_alloc(64, (size_t)bytes); }
+__attribute__((weak)) void *case_memory(int64_t bytes, int64_t whole)
+{
+	(void)bytes;
+	return aligned_alloc(64, (size_t)whole);
+}
 __attribute__((weak)) void case_release(void *p) { free(p); }
 __attribute__((weak)) void case_sync(void) {}
 __attribute__((weak)) bool case_cuda(void) { return false; }
 
-/* Under AddressSanitizer no CUDA kernel may touch what lies behind the bytes asked for; the CPU's may, to 64 bytes. */
+/* No CUDA kernel may touch what lies behind the bytes asked for; the CPU's may, to 64 bytes. */
 void *case_alloc(int64_t bytes)
 {
 	int64_t whole = (bytes + 127) / 64 * 64;
-	char *p = case_memory(whole);
+	char *p = case_memory(bytes, whole);
 	CU_ASSERT_FATAL(p != NULL && n_live < 16384);
 	memset(p, 0xA5, (size_t)whole);
 	if (case_cuda())
@@ -57,6 +61,8 @@ static double uniform(void)
 }
 
 int64_t case_random(int64_t below) { return (int64_t)(uniform() * (double)below); }
+
+void *case_bytes(const void *x, int64_t bytes) { return memcpy(case_alloc(bytes), x, (size_t)bytes); }
 
 float *case_floats(int64_t n, double lo, double hi)
 {

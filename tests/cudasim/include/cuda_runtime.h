@@ -67,6 +67,15 @@ template <class... P> struct SimCall<std::tuple<P...>> {
 	}
 };
 
+/* Dies unless p is NULL, or points into or just behind memory that the device can reach. */
+void sim_argument(const char *kernel, const void *p);
+/* Of the pointers, those to text are handed on and not read. */
+template <class T> void sim_check_argument(const char *kernel, const T &a)
+{
+	if constexpr (std::is_pointer_v<T> && !std::is_same_v<T, const char *>)
+		sim_argument(kernel, a);
+}
+
 /* Arguments are converted to the kernel's parameters and copied at once, as a launch does. */
 template <class... P, class... A>
 cudaError_t sim_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
@@ -77,6 +86,7 @@ cudaError_t sim_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 b
 	static_assert((std::is_trivially_copyable_v<std::decay_t<P>> && ...), "parameters of kernels are copied as bytes");
 	static_assert(sizeof(Args) <= 4096, "parameters of a kernel take at most 4096 bytes");
 	Args args(static_cast<std::decay_t<P>>(a)...);
+	(sim_check_argument(name, static_cast<std::decay_t<P>>(a)), ...);
 	return sim_launch_raw(name, grid, block, shared, stream, reinterpret_cast<const void *>(kernel),
 		&SimCall<Args>::template thread<P...>, &args, sizeof args);
 }

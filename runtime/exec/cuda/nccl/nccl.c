@@ -2,13 +2,12 @@
  *
  * Each stream has a communicator, so that a gather and a reduction can run at once; for units of hybrid_shard,
  * communicators of the group and across groups are split off.  All flats of a unit are one launch.  What collective.c
- * says about places, casts and members holds here, too.  NCCL computes sums in the dtype that travels.  For a power of
- * two of ranks NCCL computes the mean itself, because dividing by a power of two on the way rounds exactly as at the
- * end; for other numbers it computes a sum, which is divided afterwards.
+ * says about places, casts and members holds here, too.  NCCL computes sums in the dtype that travels, and its mean
+ * multiplies each rank's numbers by 1/n before it adds them; see divides_exactly.
  *
  * A single rank posts the same calls to communicators of one rank, each flat in place, which changes no bit, so that
- * one GPU can test all of this.  The plan of one rank has no copies to send, and room only for the step's small
- * messages.
+ * one GPU can test calls, captures and registered memory; NCCL connects nothing there.  The plan of one rank has no
+ * copies to send, and room only for the step's small messages.
  *
  * NCCL allocates the memory that collectives read and write, and it is registered with each communicator that uses it,
  * so that peers can read it in place.  NCCL requires that all ranks register it, or none, and use the same offset. This
@@ -75,9 +74,13 @@ static void must(const Nccl *n, void *comm, NcclState s, const char *what)
 
 /* ---- collectives ---- */
 
-static bool is_power_of_two(int n)
+/* Whether NCCL may make the mean of n ranks: where 1/n is a power of two, so that dividing rounds nothing (but numbers
+ * near 1e-38).  In f16 numbers below n * 2^-14 would lose bits, and the smallest all of them, without a word.  Its sums
+ * are divided afterwards, in the wider dtype if there is one; a sum that overflows is an infinity, which the loss scale
+ * answers. */
+static bool divides_exactly(DType sent, int n)
 {
-	return (n & (n - 1)) == 0;
+	return sent != DT_F16 && (n & (n - 1)) == 0;
 }
 
 static int64_t bytes_of(DType t, int64_t n)
@@ -190,7 +193,7 @@ static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 	(void)seq;
 	for (int k = 0; k < parts; k++) {
 		const Part *p = &part[k];
-		mean[k] = p->scale == 1 / (float)p->x.n && is_power_of_two(p->x.n);
+		mean[k] = p->scale == 1 / (float)p->x.n && divides_exactly(p->sent, p->x.n);
 		call[k] = call_of(row, p, mean[k]);
 		goes[k] = (alone || p->x.n > 1) && call[k].count;
 		any = any || goes[k];

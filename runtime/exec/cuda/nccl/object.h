@@ -29,7 +29,7 @@ typedef struct NcclCall {
 	void *recv;
 	int64_t count;
 	DType dtype;
-	bool mean;    /* reductions: ncclAvg, which divides in the dtype; else the sum */
+	bool mean;    /* reductions: ncclAvg, which divides each rank's numbers in the dtype, then adds; else the sum */
 	int root;     /* of a reduce, of a broadcast */
 } NcclCall;
 
