@@ -211,7 +211,7 @@ void sim_must_reach(const void *p, size_t bytes, const char *what)
 void sim_argument(const char *kernel, const void *p)
 {
 	if (p && !find(p, 0))
-		sim_die("kernel %s is given %p, which is memory of the host that the device cannot reach", kernel, p);
+		sim_die("kernel %s is given %p, where no memory is that the device can reach", kernel, p);
 }
 
 void sim_memory_begin(void)
