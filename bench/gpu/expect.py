@@ -1,8 +1,8 @@
 """Prints the expected step of GPT-2 124M (64 x 1024 tokens, bf16, AdamW) on one GPU: milliseconds by class of op.
 
 The model is shardc's own prediction (`shardc plan --machine`, docs/prediction.md), for which the machine file gives
-the ceilings.  The calls of the step are
-counted in the emitted step.cu; some launch more than one kernel, so launches are at least as many.
+the ceilings.  The calls of the step are counted in the emitted step.cu; some launch more than one kernel, so launches
+are at least as many.
 
 usage: expect.py SHARDC [--machine FILE] [--json FILE]      --json: {case: milliseconds}, for report.py --expect
 """
@@ -31,7 +31,7 @@ def calls(functions, name):
         times[called] = int(n) + (less == "<=")
     return sum(times.get(called, 1) * (counts(called) if called.startswith(("k_", "fused_", "rt_"))
                                        else calls(functions, called))
-               for called in re.findall(r"^\s*(?:OP )?(\w+)\(", body, re.M))
+               for called in re.findall(r"^\s*(?:OP )?([a-z]\w+)\(", body, re.M))
 
 
 def counts(called):
