@@ -15,7 +15,7 @@ CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -M
 # ---- nvcc ----
 
 ifeq ($(NVCC),)
-ifneq ($(filter cuda cuda-registers gpu-check gpu-bench,$(MAKECMDGOALS)),)
+ifneq ($(filter cuda cuda-registers gpu-kit,$(MAKECMDGOALS)),)
 $(error there is no nvcc on PATH: make $(MAKECMDGOALS) wants the CUDA Toolkit (13 or later))
 endif
 ifeq ($(filter-out all,$(MAKECMDGOALS)),)
@@ -66,8 +66,7 @@ $(MIRROR)/calls.c: tests/cudasim/mirror.py kernels/cuda/cuda.h kernels/kernels.h
 	$(CC) -E -P -I. -isystem tests/cudasim/include -x c kernels/cuda/cuda.h >$(@D)/declared
 	python3 $< $(@D)/names.h $@ <$(@D)/declared
 
-# Every kernel's tests, linked with the real libraries: for a machine with a GPU, and a check that all is there.
-CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernel-tests)
+# Every kernel's tests, linked with the real libraries, for the kit.
 $(BUILD)/lib/%/kernel-tests: $(KERNEL_TESTS) $(MIRROR)/calls.c $(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(MIRRORED) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
@@ -80,17 +79,12 @@ cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
 cuda-registers: cuda
 	tools/registers $(CUDA_ARCHES:%=$(BUILD)/lib/%) >bench/results/registers.md
 
-# ---- folders for a machine with a GPU ----
+# ---- the kit for a machine with a GPU ----
 
-comma := ,
-commas = $(subst $() ,$(comma),$(strip $(1)))
-## gpu-check: BUILD/gpu-check, to be copied to a machine with a GPU and PyTorch: kernels' tests, small models, sanitizers
-gpu-check: all cuda $(CUDA_KERNELS) $(VENV)/ready
-	$(PYTHON) tests/gpu/kit.py check $(BUILD)/shardc $(BUILD)/gpu-check --arch $(call commas,$(CUDA_ARCHES))
-
-## gpu-bench: BUILD/gpu-bench, likewise: steps of GPT-2 124M and ResNet-50 against PyTorch's
-gpu-bench: all cuda $(VENV)/ready
-	$(PYTHON) tests/gpu/kit.py bench $(BUILD)/shardc $(BUILD)/gpu-bench --arch $(call commas,$(CUDA_ARCHES))
+GPU_ARCH ?= sm_90a
+## gpu-kit: BUILD/gpu-kit.tar.xz for a machine with a GPU (GPU_ARCH) and PyTorch: tests, and steps beside PyTorch's
+gpu-kit: all $(BUILD)/lib/$(GPU_ARCH)/kernel-tests $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so $(VENV)/ready
+	$(PYTHON) tests/gpu/kit.py $(BUILD)/shardc $(BUILD)/gpu-kit --arch $(GPU_ARCH)
 
 # ---- the emulation ----
 
@@ -185,5 +179,5 @@ asan-kernels: $(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels
 asan-programs: cudasim $(BUILD)/shardc
 	$(PYTHON) tests/cudasim/asan.py $(BUILD)/shardc $(BUILD)/cudasim/asan
 
-.PHONY: cuda cuda-registers gpu-check gpu-bench cudasim cudasim-train cudasim-conformance cudasim-models cudasim-asan \
+.PHONY: cuda cuda-registers gpu-kit cudasim cudasim-train cudasim-conformance cudasim-models cudasim-asan \
 	asan-kernels asan-programs test-cuda

@@ -1,12 +1,11 @@
-"""Makes the folders of the GPU kit: what a machine needs that has a GPU, its driver, NVIDIA's libraries and PyTorch.
+"""Makes the folder of the GPU kit: what a machine needs that has a GPU, its driver, NVIDIA's libraries and PyTorch.
 
-`check`: every kernel's tests and small models, each with the losses that a CPU program had, recorded here.
-`bench`: GPT-2 124M and ResNet-50, ours, and PyTorch's side as source.
+It has every kernel's tests; small models, each with the losses that a CPU program had, recorded here; GPT-2 124M and
+ResNet-50, ours, and PyTorch's side as source.  Weights are random numbers made by each program (--init=random), so the
+folder holds none; runtimes that few machines have lie in lib/.  The folder serves the one arch it was made for; arch
+`cudasim` runs the same under emulation.  OUT.tar.xz is the folder, packed, of at most 40 MB.
 
-Weights are random numbers made by each program (--init=random), so no folder holds any; runtimes that few machines
-have lie in lib/.  One folder serves all arches it was made for; arch `cudasim` runs the same checks under emulation.
-
-usage: kit.py check|bench SHARDC OUT --arch sm_80,sm_90a [--nvcc PATH] [--tiny]
+usage: kit.py SHARDC OUT [--arch sm_90a] [--nvcc PATH] [--tiny]
 """
 import argparse
 import json
@@ -31,6 +30,7 @@ BF16 = ["--param-dtype=bf16"]
 CARRIED = ["libgomp.so.1", "libcunit.so.1", "libjansson.so.4"]  # the two last of the kernels' tests
 EXAMPLES = ROOT / "examples"
 TOKENS = ["--tokens", "data/text/tokens.npy"]
+LIMIT = 40_000_000  # bytes of the packed folder
 F32, HALF = 1e-5, 2e-2  # norm-relative, of losses; of gradient norms ten times that
 
 
@@ -91,38 +91,49 @@ class Kit:
     def __init__(self, args, work):
         self.shardc, self.out, self.work, self.args = pathlib.Path(args.shardc).resolve(), args.out, work, args
         shutil.rmtree(self.out, ignore_errors=True)
-        (self.out / "lib").mkdir(parents=True)
+        self.bin = self.out / "bin" / args.arch
+        for folder in (self.out / "lib", self.bin):
+            folder.mkdir(parents=True)
 
     def compile(self, model, name, flags):
-        """A program for each arch; the plan's bytes of device memory."""
-        for arch in self.args.arch:
-            (self.out / "bin" / arch).mkdir(parents=True, exist_ok=True)
-            nvcc = self.args.nvcc or (self.shardc.parent / "cudasim" / "nvcc" if arch == "cudasim" else "nvcc")
-            call(self.shardc, model, "-o", self.out / "bin" / arch / name, "--target=cuda", f"--arch={arch}",
-                 f"--nvcc={nvcc}", *flags)
-            shutil.rmtree(self.out / "bin" / arch / f"{name}.c.d")
+        """Makes a program; returns the plan's bytes of device memory."""
+        nvcc = self.args.nvcc or (self.shardc.parent / "cudasim" / "nvcc" if self.args.arch == "cudasim" else "nvcc")
+        call(self.shardc, model, "-o", self.bin / name, "--target=cuda", f"--arch={self.args.arch}", f"--nvcc={nvcc}",
+             *flags)
+        shutil.rmtree(self.bin / f"{name}.c.d")
         plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
         return plan["memory"]["total"]
 
     def carry(self):
-        """What programs need besides NVIDIA's libraries and what PyTorch needs itself: OpenMP, NCCL's half of ours."""
+        """What programs need besides NVIDIA's libraries and what PyTorch needs itself, and every kernel's tests."""
         for name in CARRIED:
             path = call("cc", f"-print-file-name={name}").strip()
             shutil.copy(os.path.realpath(path), self.out / "lib" / name)
-        for arch in self.args.arch:
-            nccl = self.shardc.parent / "lib" / arch / "libshardrt_nccl.so"
-            if nccl.exists():
-                shutil.copy(nccl, self.out / "bin" / arch)
+        built = self.shardc.parent / "lib" / self.args.arch
+        if (built / "libshardrt_nccl.so").exists():
+            shutil.copy(built / "libshardrt_nccl.so", self.bin)
+        if self.args.arch != "cudasim":
+            shutil.copy(built / "kernel-tests", self.bin / "kernels")
 
-    def sources(self, script, *files):
-        for f in files:
-            shutil.copy(f, self.out / f.name)
+    def sources(self):
+        for name in ("run.py", "check.py", "bench.py", "peer.py", "machine.py", "gpu_models.py"):
+            shutil.copy(HERE / name, self.out / name)
+        shutil.copy(ROOT / "bench/gpu/report.py", self.out / "report.py")
         run = self.out / "run"
-        run.write_text(f'#!/bin/sh\n# {script} --help says more\nexec "${{PYTHON:-python3}}" "$(dirname "$0")/{script}" "$@"\n')
+        run.write_text('#!/bin/sh\n# run.py --help says more\nexec "${PYTHON:-python3}" "$(dirname "$0")/run.py" "$@"\n')
         run.chmod(0o755)
+
+    def pack(self):
+        """Prints the size of the folder, packed; more than a lent machine takes is an error."""
+        packed = pathlib.Path(shutil.make_archive(str(self.out), "xztar", self.out.parent, self.out.name))
+        size = packed.stat().st_size
+        print(f"kit: {packed}: {size / 1e6:.1f} MB; unpack it on a machine with a GPU and start ./run there")
+        if size > LIMIT:
+            sys.exit(f"kit: {packed} has {size} bytes; at most {LIMIT} are expected")
 
 
 def check(kit):
+    """Small models with what CPU programs of the same flags record."""
     data = kit.out / "data"
     models = {"digits": EXAMPLES / "digits/digits.onnx", "text": EXAMPLES / "text/text.onnx"}
     for name, (build, batch, sample, classes, tokens, n, seed) in MODELS.items():
@@ -144,11 +155,7 @@ def check(kit):
         case["losses"] = {w: record(kit, models[c["model"]], c, w) for w in ([1, 2] if c.get("ranks") else [1])}
         cases.append(case)
         print(f"kit: {c['name']}: {case['losses'][1]['loss']}", flush=True)
-    (kit.out / "cases.json").write_text(json.dumps(cases, indent=1))
-    for arch in kit.args.arch:
-        kernels = kit.shardc.parent / ("cudasim/kernels" if arch == "cudasim" else f"lib/{arch}/kernel-tests")
-        shutil.copy(kernels, kit.out / "bin" / arch / "kernels")
-    kit.sources("check.py", HERE / "check.py", HERE / "machine.py")
+    return cases
 
 
 def record(kit, model, c, ranks):
@@ -163,6 +170,7 @@ def record(kit, model, c, ranks):
 
 
 def bench(kit):
+    """Models of real size, which run beside PyTorch's."""
     benches = TINY_BENCHES if kit.args.tiny else BENCHES
     for name, b in benches.items():
         torch.manual_seed(0)
@@ -171,28 +179,27 @@ def bench(kit):
         path.mkdir()
         export(GPT2(**b["model"]) if tokens else ResNet(**b["model"]), path / "model.onnx", (b["batch"], *sample), tokens)
         b["bytes"] = kit.compile(path / "model.onnx", name, LOSS + ADAMW + b["flags"])
+        b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
-    (kit.out / "cases.json").write_text(json.dumps(benches, indent=1))
-    kit.sources("bench.py", ROOT / "bench/gpu/bench.py", ROOT / "bench/gpu/peer.py", HERE / "machine.py",
-                HERE / "gpu_models.py")
+    return benches
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["check", "bench"])
     p.add_argument("shardc")
     p.add_argument("out", type=pathlib.Path)
-    p.add_argument("--arch", type=lambda t: t.split(","), default=["sm_90a"])
+    p.add_argument("--arch", default="sm_90a")
     p.add_argument("--nvcc")
-    p.add_argument("--tiny", action="store_true", help="bench: models of a few thousand parameters, to try the scripts")
+    p.add_argument("--tiny", action="store_true", help="models of a few thousand parameters, to try the scripts")
     args = p.parse_args()
     args.out = args.out.resolve()
     with tempfile.TemporaryDirectory() as work:
         kit = Kit(args, pathlib.Path(work))
-        {"check": check, "bench": bench}[args.what](kit)
+        cases = dict(checks=check(kit), benches=bench(kit))
+        (kit.out / "cases.json").write_text(json.dumps(cases, indent=1))
         kit.carry()
-    size = sum(f.stat().st_size for f in args.out.rglob("*") if f.is_file())
-    print(f"kit: {args.out}: {size / 1e6:.0f} MB; copy it to a machine with a GPU and start ./run there")
+        kit.sources()
+        kit.pack()
 
 
 if __name__ == "__main__":

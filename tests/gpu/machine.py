@@ -1,16 +1,16 @@
-"""What both halves of the GPU kit need of the machine: its GPU, NVIDIA's libraries, programs that are run and timed.
+"""What the GPU kit needs of the machine: its GPU, NVIDIA's libraries, programs that are run and timed.
 
 The one idea: a folder of the kit holds what few machines have; cuBLAS, cuDNN and NCCL, 1.8 GB, come from the CUDA
 toolkit or the packages that PyTorch installs beside itself, and a missing one is said before anything runs.
 """
 import datetime
 import glob
-import importlib
 import json
 import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -58,13 +58,12 @@ class Machine:
         self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "SHARDRT_LIB": str(self.bin)}
 
     def choose(self):
-        """The best arch in the folder for the GPU; without a GPU any, whose program then says what is missing."""
+        """The arch in the folder for the GPU; otherwise any, whose program then says what is missing."""
         there = sorted(p.name for p in (HERE / "bin").iterdir())
         if not self.gpus:
             return there[-1]
         major, minor = self.gpus[0]["compute_cap"].split(".")
-        exact = f"sm_{major}{minor}a"
-        return exact if exact in there else "sm_80"
+        return next((a for a in (f"sm_{major}{minor}a", f"sm_{major}{minor}") if a in there), there[-1])
 
     def facts(self):
         return dict(gpus=self.gpus, arch=self.arch, python=platform.python_version(), time=str(
@@ -72,20 +71,41 @@ class Machine:
             libraries={k: str(v) if v else None for k, v in self.found.items()})
 
     def run(self, parts, timeout=600, plain=False, **env):
-        """Exit status (None: it did not end in time) and what was printed.  plain: no program of ours."""
+        """Exit status (None: it did not end in time) and what was printed.  plain: no program of ours.
+
+        What it starts is a group of its own, which ends with the time; end_children ends it after an exception here.
+        """
+        child = subprocess.Popen([str(p) for p in parts], env={**(os.environ if plain else self.env), **env}, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+                                 start_new_session=True)
         try:
-            done = subprocess.run([str(p) for p in parts], env={**(os.environ if plain else self.env), **env},
-                                  timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  errors="replace")
-            return done.returncode, done.stdout
-        except subprocess.TimeoutExpired as e:
-            text = e.stdout or b""
-            return None, text if isinstance(text, str) else text.decode(errors="replace")
+            text = child.communicate(timeout=timeout)[0]
+            return child.returncode, text
+        except subprocess.TimeoutExpired:
+            end(child.pid)
+            return None, child.communicate()[0]
 
     def tool(self, name):
         """A tool of the CUDA toolkit, on PATH or beside nvcc."""
         homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
         return shutil.which(name) or next((p for h in homes if h for p in [shutil.which(f"{h}/bin/{name}")] if p), None)
+
+
+def end(pid):
+    """Kills a process, and its group where it leads one."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+            return
+        except ProcessLookupError:
+            pass
+
+
+def end_children():
+    """Kills what was started here and has not ended."""
+    for pid in pathlib.Path("/proc/self/task", str(os.getpid()), "children").read_text().split():
+        end(int(pid))
+        os.waitpid(int(pid), 0)
 
 
 def nvidia_smi():
@@ -100,23 +120,16 @@ def nvidia_smi():
     return [dict(zip(ask, map(str.strip, line.split(",")))) for line in text.stdout.splitlines() if line.strip()]
 
 
-def wants_torch():
-    """PyTorch, or the end of this program."""
-    try:
-        return importlib.import_module("torch")
-    except ImportError as e:
-        sys.exit(f"{HERE.name}: {sys.executable} has no PyTorch, which is measured beside us ({e}); "
-                 "PYTHON=PATH ./run takes another Python")
-
-
 def steps(path):
     """The lines of a log that are steps."""
     with open(path) as f:
         return [r for r in map(json.loads, f) if "step_ms" in r]
 
 
-def wants_gpu(machine, program, parts):
-    """Ends with the program's own words where it cannot run at all."""
-    status, text = machine.run([program, *parts])
-    if status != 0:
-        sys.exit(f"{HERE.name}: no program runs here; {pathlib.Path(program).name} says:\n{text.strip()}")
+def wants_gpu(machine, commands):
+    """Ends with the words of the last program where none of them runs at all."""
+    for parts in commands:
+        status, text = machine.run(parts)
+        if status == 0:
+            return
+    sys.exit(f"{HERE.name}: no program runs here; {parts[0].name} says:\n{text.strip()}")

@@ -1,0 +1,132 @@
+"""Checks and timings on a GPU within a budget of seconds, ordered by what they tell: correctness, speed, the rest.
+
+Part A: kernels, small models against recorded CPU losses, graphs, one round of GPT-2 beside PyTorch.  Part B: more
+rounds, ResNet-50, time by kernel.  Part C: ranks, NCCL, sanitizers.  A row is written to rows.jsonl as soon as it is
+known: ok is true, false (FAILED), or null where it was not done or only reports.  No check outlasts the budget; what
+did not fit is a row that says so.  Exit status 1 when a check failed or none passed.
+
+usage: ./run [--budget SECONDS] [--part A|B|C] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+
+from bench import Bench
+from check import Check, Failed, Skipped
+from machine import EMULATED, HERE, Machine, end_children, wants_gpu
+
+LEAST = 3  # seconds: no check is started with less
+RESERVE = 2  # seconds of the budget that are kept for ending children and the last rows
+
+
+class OutOfTime(Exception):
+    """The time of a check is over."""
+
+
+def out_of_time(*_):
+    raise OutOfTime
+
+
+def limited(seconds, function, *args):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return function(*args)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Rows:
+    """Runs checks until the budget is over, and writes a row for each."""
+
+    def __init__(self, args):
+        self.end = time.monotonic() + args.budget - RESERVE
+        self.only, self.parts, self.count = args.only, args.part, {True: 0, False: 0, None: 0}
+        args.out.mkdir(parents=True, exist_ok=True)
+        self.file = open(args.out / "rows.jsonl", "w")
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def write(self, **row):
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def do(self, part, name, limit, function, *args):
+        """function returns what is to be said, or that and a dict of figures; limit is in seconds."""
+        if part not in self.parts or (self.only and self.only not in name):
+            return
+        begin, left = time.monotonic(), self.left()
+        ok, detail, figures = self.outcome(min(limit, left), function, args) if left >= LEAST else (
+            None, f"not done: {max(left, 0):.0f} s left", {})
+        self.count[ok] += 1
+        self.write(part=part, test=name, ok=ok, seconds=round(time.monotonic() - begin, 2), detail=detail, **figures)
+        print(f"{({True: 'ok', False: 'FAILED', None: '-'})[ok]:6} {part} {name}: {detail}", flush=True)
+
+    def outcome(self, limit, function, args):
+        try:
+            told = limited(limit, function, *args)
+            return True, *(told if isinstance(told, tuple) else (told, {}))
+        except Failed as e:
+            return False, str(e), {}
+        except Skipped as e:
+            return None, str(e), {}
+        except OutOfTime:
+            return None, f"not done: no end in {limit:.0f} s", {}
+        except Exception as e:  # a defect of one check must not cost the others
+            return False, f"{type(e).__name__}: {e}", {}
+        finally:
+            end_children()
+
+
+def everything(rows, check, bench, rounds):
+    check.correctness(rows)
+    bench.first(rows)
+    bench.rounds(rows, rounds)
+    bench.profiles(rows)
+    check.ranks(rows)
+    check.sanitizers(rows)
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--budget", type=float, default=480, metavar="SECONDS", help="when all must have ended (480)")
+    p.add_argument("--part", default="ABC", choices=["A", "B", "C"], help="one part (default: all, in order)")
+    p.add_argument("--only", help="checks whose name contains TEXT")
+    p.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of rows.jsonl")
+    p.add_argument("--rounds", type=int, default=3, help="of ours and PyTorch's, alternating")
+    p.add_argument("--steps", type=int, default=20, help="timed steps of a round")
+    p.add_argument("--arch", help="whose programs run (default: the GPU's)")
+    p.add_argument("--libs", action="extend", nargs="+", default=[], metavar="FOLDER", help="where NVIDIA's libraries are")
+    return p.parse_args()
+
+
+def main():
+    args = arguments()
+    signal.signal(signal.SIGALRM, out_of_time)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children end on the way out
+    rows, machine = Rows(args), Machine(args.arch, args.libs)
+    rows.write(machine=machine.facts(), budget=args.budget)
+    cases = json.loads((HERE / "cases.json").read_text())
+    with tempfile.TemporaryDirectory() as work:
+        check = Check(machine, cases["checks"], pathlib.Path(work))
+        bench = Bench(machine, cases["benches"], pathlib.Path(work), args.steps)
+        try:
+            limited(max(rows.left(), 1), wants_gpu, machine,
+                    [[check.program(c), *check.flags(c, os.devnull, 1)] for c in check.cases])
+        except OutOfTime:
+            end_children()
+        everything(rows, check, bench, args.rounds)
+    passed, failed, rest = (rows.count[ok] for ok in (True, False, None))
+    print(f"gpu-kit: {passed} passed, {failed} failed, {rest} not done; {args.out / 'rows.jsonl'}"
+          + (" (emulated: times mean nothing)" if machine.arch == EMULATED else ""))
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()
