@@ -73,7 +73,7 @@ void sim_argument(const char *kernel, const void *p);
 template <class T> void sim_check_argument(const char *kernel, const T &a)
 {
 	if constexpr (std::is_pointer_v<T> && !std::is_same_v<T, const char *>)
-		sim_argument(kernel, a);
+		sim_argument(kernel, const_cast<const void *>(static_cast<const volatile void *>(a)));
 }
 
 /* Arguments are converted to the kernel's parameters and copied at once, as a launch does. */
