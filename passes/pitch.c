@@ -26,14 +26,19 @@ static bool wants_pitch(const Type *t)
 	return t->rank >= 2 && row >= SHORTEST && row * dtype_info[t->dtype].bytes % ALIGNED && type_numel(t) > row;
 }
 
+/* Whether a product or a loss reads the operand, by rows.  Loops could as well, but gain nothing. */
+static bool is_product_or_loss(const Use *u)
+{
+	bool loop = u->op->kind == OP_FUSED || op_info[u->op->kind].flags & EW;
+	return !loop && op_reads_columns(u->op, (int)(u - u->op->in));
+}
+
 /* Whether products and losses alone read v, and views of the same rows. */
 static bool readers_agree(const Value *v)
 {
 	for (const Use *u = v->uses; u; u = u->next) {
-		const Op *op = u->op;
-		bool view = op->kind == OP_RESHAPE && row_of(&op->out[0]->type) == row_of(&v->type);
-		if (view ? !readers_agree(op->out[0]) : op->kind == OP_FUSED || op_info[op->kind].flags & EW
-			|| !op_reads_columns(op, (int)(u - op->in)))
+		bool view = u->op->kind == OP_RESHAPE && row_of(&u->op->out[0]->type) == row_of(&v->type);
+		if (view ? !readers_agree(u->op->out[0]) : !is_product_or_loss(u))
 			return false;
 	}
 	return v->n_uses;
