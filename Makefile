@@ -19,7 +19,9 @@ KERNELS  := $(wildcard kernels/cpu/*.c)
 PUBLIC   := runtime/shardrt.h runtime/model.h runtime/hook.h kernels/ew.h kernels/cuda/fused.cuh
 HEADERS   = $(wildcard $(sort $(shell printf '#include "%s"\n' $(PUBLIC) | $(CC) -I. -MM -MG -xc++ - | tr ' \\' '\n\n')))
 UNITS    := $(wildcard tests/unit/*.c)
-ARCHES   := native x86-64-v3 x86-64-v4
+# native: of a compiler for this machine.
+MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCHES   := $(if $(filter $(MACHINE),$(shell uname -m)),native) $(if $(filter aarch64,$(MACHINE)),armv8.2-a,x86-64-v3 x86-64-v4)
 LIBS     := -lprotobuf-c -ljansson -ldeflate -lm
 RTLIBS   := -ldnnl -ljansson -ldeflate -lgomp -lm -lpthread
 obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -27,7 +29,7 @@ obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a)
 
 help:
-	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile $(MORE) | expand -t 22
+	@sed -n 's/^## \([a-z0-9-]*\): */  make \1\t/p' Makefile $(MORE) | expand -t 22
 
 ## quickstart: install what is missing, build, compile and train examples/digits
 quickstart:
@@ -68,7 +70,7 @@ $(BUILD)/report/page.h: $(PAGE) Makefile
 	  sed 's/ \(..\)/0x\1,/g'; echo '};'; } >$@.new && mv $@.new $@
 $(call obj,report/report.c): $(BUILD)/report/page.h
 
-# ---- the runtime: for any x86-64, so that it can say what a processor lacks; kernels per --arch ----
+# ---- the runtime: for any x86-64 or AArch64, so that it can say what a processor lacks; kernels per --arch ----
 
 # Position-independent, with nothing exported but what a library's header declares (--emit=lib).
 PIC = -fPIC -fvisibility=hidden
@@ -85,7 +87,7 @@ endef
 $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
 
 # Programs for GPUs; communicators that have a folder.
-MORE := cuda.mk $(wildcard runtime/comm/*/*.mk)
+MORE := cuda.mk aarch64.mk $(wildcard runtime/comm/*/*.mk)
 include $(MORE)
 
 # ---- tests ----
@@ -94,7 +96,7 @@ $(BUILD)/tests/unit/suites.def: $(UNITS)
 	@mkdir -p $(@D)
 	printf 'SUITE(%s)\n' $(patsubst tests/unit/test_%.c,%,$(filter tests/unit/test_%,$(UNITS))) >$@
 $(call obj,$(UNITS)): $(BUILD)/tests/unit/suites.def
-$(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
+$(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/$(firstword $(ARCHES))/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
 
 $(BUILD)/models: $(call obj,tests/e2e/models.c tests/e2e/chain_models.c tests/e2e/checkpoint_files.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a

@@ -71,7 +71,8 @@ $(BUILD)/lib/%/kernel-tests: $(KERNEL_TESTS) $(MIRROR)/calls.c $(BUILD)/lib/%/li
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(MIRRORED) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
 
-## cuda: the CUDA runtime for sm_80 and sm_90a (wants nvcc; fetches cuBLAS, cuDNN and NCCL if the toolkit lacks them)
+## cuda: the CUDA runtime for sm_80 and sm_90a, or CUDA_ARCHES="sm_100a sm_120a" (wants nvcc; fetches cuBLAS, cuDNN
+##   and NCCL if the toolkit lacks them)
 cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
 	$(if $(CUDA_NCCL),$(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt_nccl.so))
 
@@ -93,7 +94,8 @@ SIM_SOURCES  := $(wildcard tests/cudasim/*.cpp)
 SIM_LIB      := $(filter-out tests/cudasim/test_%,$(SIM_SOURCES))
 SIM_INCLUDE   = -isystem tests/cudasim/include
 SIM_O        ?= -O2
-SIM_FLAGS     = -std=c++20 $(SIM_O) -g -march=x86-64-v3 -ffp-contract=fast -fno-strict-aliasing -DCUDASIM -I. -I$(BUILD) \
+SIM_ARCH     := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
+SIM_FLAGS     = -std=c++20 $(SIM_O) -g $(SIM_ARCH) -ffp-contract=fast -fno-strict-aliasing -DCUDASIM -I. -I$(BUILD) \
 	-Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas -Werror -MMD -MP $(PIC) $(SANITIZE)
 CXX          ?= g++
 
@@ -105,7 +107,7 @@ $(SIM)/%.o: %.cpp
 	$(CXX) $(SIM_FLAGS) -fvisibility=default $(SIM_INCLUDE) -c -o $@ $<
 $(SIM)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS) -march=x86-64-v3) -c -o $@ $<
+	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS) $(SIM_ARCH)) -c -o $@ $<
 $(SIM)/libshardrt.a: $(patsubst %,$(SIM)/%.o,$(basename $(CUDA_C) $(CUDA_HOST) $(CUDA_CU)))
 	rm -f $@ && ar rcs $@ $^
 # What stands for the driver and the libraries: programs and libshardrt_nccl.so share it.
@@ -119,7 +121,7 @@ $(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so $(wildcard runtime/
 $(BUILD)/cudasim/nvcc: tests/cudasim/nvcc.in $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
 	sed -e 's|@INCLUDE@|$(abspath tests/cudasim/include)|' -e 's|@LIB@|$(abspath $(SIM))|g' \
-		-e 's|@SANITIZE@|$(SANITIZE)|' -e 's|@CXX@|$(CXX)|' $< >$@
+		-e 's|@ARCH@|$(SIM_ARCH)|' -e 's|@SANITIZE@|$(SANITIZE)|' -e 's|@CXX@|$(CXX)|' $< >$@
 	chmod +x $@
 
 $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so

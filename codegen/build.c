@@ -72,14 +72,30 @@ static Build build_new(Arena *a, const CodegenTarget *o, Diag *d)
 	return b;
 }
 
-/* The arches for which there are runtimes: "native, x86-64-v3". */
+/* The CPUs for which make all builds runtimes, and the features for which their kernels are compiled beyond those of
+ * every processor of the kind; the best of a kind first.  native is for the machine that builds it. */
+static const struct { const char *arch, *macros[8]; } runtimes[] = {
+	{"native", {NULL}},
+	{"x86-64-v4", {"__AVX512F__", "__AVX512BW__", "__AVX512CD__", "__AVX512DQ__", "__AVX512VL__", "__AVX2__"}},
+	{"x86-64-v3", {"__AVX2__", "__BMI__", "__BMI2__", "__F16C__", "__FMA__", "__LZCNT__", "__MOVBE__"}},
+	{"armv8.2-a", {"__ARM_FEATURE_ATOMICS", "__ARM_FEATURE_CRC32", "__ARM_FEATURE_QRDMX"}},
+};
+
+bool build_is_cpu(const char *arch)
+{
+	for (int i = 0; i < COUNT_OF(runtimes); i++)
+		if (!strcmp(runtimes[i].arch, arch))
+			return true;
+	return false;
+}
+
+/* The CPUs for which there are runtimes here: "native, x86-64-v4". */
 static const char *available(Build *b)
 {
-	static const char *const arch[] = {"native", "x86-64-v3", "x86-64-v4"};
 	const char *list = "";
-	for (int i = 0; i < COUNT_OF(arch); i++)
-		if (build_find_runtime(b, arch[i]))
-			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", arch[i]);
+	for (int i = 0; i < COUNT_OF(runtimes); i++)
+		if (build_find_runtime(b, runtimes[i].arch))
+			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", runtimes[i].arch);
 	b->lib = NULL;
 	return *list ? list : "none";
 }
@@ -247,12 +263,6 @@ static bool is_defined(Build *b, const char *macros, const char *macro)
 
 /* ---- the runtime for --arch ---- */
 
-/* The features for which each runtime's kernels were compiled beyond those of every x86-64; the best runtime first. */
-static const struct { const char *arch; const char *macros[8]; } runtimes[] = {
-	{"x86-64-v4", {"__AVX512F__", "__AVX512BW__", "__AVX512CD__", "__AVX512DQ__", "__AVX512VL__", "__AVX2__"}},
-	{"x86-64-v3", {"__AVX2__", "__BMI__", "__BMI2__", "__F16C__", "__FMA__", "__LZCNT__", "__MOVBE__"}},
-};
-
 /* For an arch without its own runtime, chooses the best runtime that uses only features which the arch has. */
 static bool choose_runtime(Build *b)
 {
@@ -261,7 +271,7 @@ static bool choose_runtime(Build *b)
 	if (!b->lib && !macros)
 		return false;
 	for (int i = 0; !found && i < COUNT_OF(runtimes); i++) {
-		bool fits = true;
+		bool fits = runtimes[i].macros[0];
 		for (int k = 0; k < COUNT_OF(runtimes[i].macros) && runtimes[i].macros[k]; k++)
 			fits = fits && is_defined(b, macros, runtimes[i].macros[k]);
 		found = fits && build_find_runtime(b, runtimes[i].arch);
@@ -492,8 +502,9 @@ void build_pkg_config(Buf *out)
 
 /* ---- what the processor must have ---- */
 
-static const struct { const char *name, *macro; } features[] = {
-#define CPU(name, macro, leaf, subleaf, reg, bit, state) {name, macro},
+static const struct { const char *name, *macro, *machine; } features[] = {
+#define X86(name, macro, leaf, subleaf, reg, bit, state) {name, macro, "__x86_64__"},
+#define ARM(name, macro, word, bit) {name, macro, "__aarch64__"},
 #include "base/cpu.def"
 };
 
@@ -506,7 +517,7 @@ bool build_need_cpu(Emit *e, Buf *out)
 	buf_printf(out, "/* What -march=%s lets compilers use. */\nstatic const char *const need_cpu[] = {",
 		str_escape(e->a, ESCAPE_C_COMMENT, b.arch));
 	for (int i = 0; i < COUNT_OF(features); i++)
-		if (is_defined(&b, macros, features[i].macro))
+		if (is_defined(&b, macros, features[i].macro) && is_defined(&b, macros, features[i].machine))
 			buf_printf(out, "\"%s\", ", features[i].name);
 	buf_printf(out, "NULL};\n\n");
 	return true;

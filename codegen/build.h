@@ -31,6 +31,7 @@ static inline int build_level(const CodegenTarget *o)
 
 /* The first of the folders, relative to the executable's, that contains `file`; NULL: none does. */
 const char *build_search(Build *b, const char *const *suffix, int n, const char *file);
+bool build_is_cpu(const char *arch); /* whether make all builds a runtime of that name, for CPUs */
 bool build_find_runtime(Build *b, const char *runtime); /* sets lib and runtime */
 Args build_command(Build *b);                           /* the compiler; the caller adds arguments */
 void build_push(Build *b, Args *args, const char *const *flags, int n);

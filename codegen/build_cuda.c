@@ -37,11 +37,6 @@ void build_cuda_open(Build *b)
 
 /* ---- what there is ---- */
 
-static bool is_cpu(const char *arch)
-{
-	return !strcmp(arch, "native") || !strncmp(arch, "x86-64", 6);
-}
-
 static int by_name(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -63,7 +58,7 @@ static const char *available(Build *b)
 		const char *at = build_search(b, &folder[i], 1, ".");
 		DIR *d = at ? opendir(at) : NULL;
 		for (struct dirent *f; d && (f = readdir(d));)
-			if (*f->d_name != '.' && !is_cpu(f->d_name) && build_find_runtime(b, arena_strdup(b->a, f->d_name)))
+			if (*f->d_name != '.' && !build_is_cpu(f->d_name) && build_find_runtime(b, arena_strdup(b->a, f->d_name)))
 				vec_push(b->a, &names, b->runtime);
 		if (d)
 			closedir(d);
@@ -78,13 +73,7 @@ static const char *available(Build *b)
 	return *list ? list : "none (make cuda builds them)";
 }
 
-bool build_cuda_found(Build *b)
-{
-	bool found = b->lib && !is_cpu(b->arch);
-	if (!found)
-		diag_error(b->d, "--arch", "there is no CUDA runtime for \"%s\"; available: %s", b->arch, available(b));
-	return found;
-}
+enum { OLDEST = 80 }; /* of the GPUs for which kernels compile */
 
 /* "sm_90a": sm_, digits, and perhaps a letter. */
 static bool is_gpu(const char *arch)
@@ -94,12 +83,21 @@ static bool is_gpu(const char *arch)
 	return n >= 2 && (!digits[n] || (strchr("af", digits[n]) && !digits[n + 1]));
 }
 
+bool build_cuda_found(Build *b)
+{
+	bool found = b->lib && !build_is_cpu(b->arch);
+	if (!found)
+		diag_error(b->d, "--arch", "there is no CUDA runtime for \"%s\"; available: %s%s", b->arch, available(b),
+			is_gpu(b->arch) && atoi(b->arch + strlen("sm_")) >= OLDEST ? arena_printf(b->a, " (make cuda CUDA_ARCHES=%s builds it)", b->arch) : "");
+	return found;
+}
+
 bool build_cuda_written(Build *b)
 {
-	if (b->lib && !is_cpu(b->arch))
+	if (b->lib && !build_is_cpu(b->arch))
 		return true;
 	if (!is_gpu(b->arch))
-		diag_error(b->d, "--arch", "\"%s\" is no GPU; expected a name as sm_80 or sm_90a", b->arch);
+		diag_error(b->d, "--arch", "\"%s\" is no GPU; expected a name as sm_80, sm_90a or sm_120a", b->arch);
 	else
 		diag_warn(b->d, "--arch", "there is no CUDA runtime for \"%s\" here (available: %s): the text is written, and "
 			"its Makefile needs one, make %s/libshardrt.a", b->arch, available(b), runtime_folder(b));

@@ -26,7 +26,7 @@
 typedef uint16_t f16;
 typedef uint16_t bf16;
 
-#if defined(__FMA__) || defined(__CUDA_ARCH__)
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__CUDA_ARCH__)
 #define EW_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #define EW_FMAD(a, b, c) __builtin_fma((a), (b), (c))
 #else

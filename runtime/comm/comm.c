@@ -69,6 +69,11 @@ char *comm_memory(Comm *c)
 	return c->memory;
 }
 
+char *comm_file(Comm *c)
+{
+	return c->file;
+}
+
 void *comm_mailbox(Comm *c)
 {
 	return c->mailbox;

@@ -40,14 +40,17 @@ typedef struct Exchange {
 
 /* ---- life ---- */
 
-/* Memory that peers read: `bytes` of it, followed at the next multiple of 4096 by the first file_bytes of an open file
- * (0: none). outside: it only serves exchanges outside of programs. */
+enum { COMM_FILE_ALIGN = 64 << 10 }; /* a multiple of every size of pages that x86-64 and AArch64 have */
+/* Memory that peers read: `bytes` of it, and behind it the first file_bytes of an open file (0: none).
+ * outside: it only serves exchanges outside of programs. */
 typedef struct CommMemory { int64_t bytes, file_bytes; int file; bool outside; } CommMemory;
 /* Maps this memory, aligned to 64 bytes, and opens that of peers.  All ranks call it, with sizes that may differ; rank
  * 0 reports a failure of any rank.  NULL after a message.  Only for two ranks or more. */
 Comm *comm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
+/* The file's first byte, at a multiple of the size of pages; NULL where there is none. */
+char *comm_file(Comm *c);
 /* This rank's small source for RT_STREAM_SYNC exchanges, such as scalars: COMM_MAILBOX bytes. */
 void *comm_mailbox(Comm *c);
 

@@ -18,7 +18,7 @@ typedef struct CommOps {
 struct Comm {
 	const CommOps *ops;
 	const World *world;
-	char *memory;       /* comm_memory */
+	char *memory, *file; /* comm_memory, comm_file */
 	char *mailbox;      /* COMM_MAILBOX bytes that peers can read */
 	int *all_ranks;     /* 0, 1, ... */
 	RankProgress *progress;
@@ -28,6 +28,16 @@ struct Comm {
 	void (*idle)(void *context, int polls);
 	void *idle_context;
 };
+
+/* Tells the processor that this thread only waits: the core's other thread gets on, and the loop takes less power. */
+static inline void wait_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb"); /* about as long as x86's pause; yield takes no time at all */
+#endif
+}
 
 /* Serves the ranks of this host; for members on other hosts, take sets from[i] to NULL. */
 Comm *comm_shm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
@@ -45,7 +55,8 @@ int shared_file(int64_t bytes);
 /* Opens for reading what descriptor `fd` of process `pid` of this user is now; the caller checks that it is the
  * expected file. -1 and errno on failure. */
 int shared_open(int pid, int fd);
-/* Maps all of fd at the boundary of a large page, followed by file_bytes of another file at the next multiple of 4096;
+/* Maps all of fd at the boundary of a large page, followed by file_bytes of another file at the next multiple of
+ * COMM_FILE_ALIGN;
  * NULL and errno on failure. */
 void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
 

@@ -16,7 +16,7 @@
 
 #include "runtime/comm/private.h"
 
-enum { SMALL_PAGE = 4096, LARGE_PAGE = 2 << 20 };
+enum { LARGE_PAGE = 2 << 20 };
 
 /* A direct system call, because the C library has functions for these only since glibc 2.36. */
 static bool configure(int fs, unsigned how, const char *key, const char *value)
@@ -85,7 +85,7 @@ static void *free_space(int64_t bytes)
 /* Makes two mappings side by side, in address space that is reserved until both are there. */
 static void *map_both(int fd, int64_t bytes, int file, int64_t file_bytes, int prot)
 {
-	int64_t behind = round_up(bytes, SMALL_PAGE), all = behind + file_bytes;
+	int64_t behind = round_up(bytes, COMM_FILE_ALIGN), all = behind + file_bytes;
 	char *p = mmap(free_space(all), (size_t)all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return MAP_FAILED;

@@ -121,7 +121,7 @@ static const CommOps shm_ops = {shm_begin, shm_take, shm_end, shm_close};
 /* Where the file behind a rank's memory begins. */
 static int64_t file_begin(const Address *a)
 {
-	return round_up(a->bytes, COUNTER_PAGE);
+	return round_up(a->bytes, COMM_FILE_ALIGN);
 }
 
 /* Bytes of address space that a rank's memory takes, with the file behind it. */
@@ -250,6 +250,7 @@ Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *s
 		return NULL;
 	}
 	s->comm.memory = (char *)my_page(s) + COUNTER_PAGE;
+	s->comm.file = mine.file_bytes ? (char *)my_page(s) + file_begin(&mine) : NULL;
 	s->comm.mailbox = my_page(s)->mailbox;
 	return &s->comm;
 }

@@ -3,7 +3,7 @@
  * The counter is itself the futex word, in private memory or in a mapping that several processes share.  Only its owner
  * writes it; a sleeper needs no write access, so peers may map it read-only.  A sleep lasts at most a second, so that a
  * lost wake-up cannot hang a run. */
-#include "runtime/comm/comm.h"
+#include "runtime/comm/private.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ void wait_reach(Counter *c, uint32_t target, int spins)
 	const struct timespec second = {.tv_sec = 1};
 	uint32_t now = atomic_load_explicit(c, memory_order_acquire);
 	for (int i = 0; !reached(now, target) && i < spins; i++) {
-		__builtin_ia32_pause();
+		wait_pause();
 		now = atomic_load_explicit(c, memory_order_acquire);
 	}
 	while (!reached(now, target)) {

@@ -40,7 +40,7 @@ void device_plan(Rt *rt)
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		bool in_file = arena_is_away(i) && planned[i] && !rt->model->need_cuda;
 		mem->file_at[i] = in_file ? mem->file_bytes : -1;
-		mem->file_bytes += in_file ? round_up(planned[i], OFFLOAD_PAGE) : 0;
+		mem->file_bytes += in_file ? round_up(planned[i], COMM_FILE_ALIGN) : 0;
 	}
 }
 

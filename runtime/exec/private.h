@@ -18,8 +18,8 @@ void device_point(Rt *rt);
 
 /* ---- cpu/offload.c ---- */
 
-enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of this */
-/* Makes the file, memory.file_bytes long; does nothing where that is 0. */
+/* Makes the file, memory.file_bytes long, in which arenas begin at multiples of COMM_FILE_ALIGN; does nothing where
+ * that is 0. */
 bool offload_make(Rt *rt, Diag *d);
 void offload_close(Rt *rt);
 /* Advise the system about the parts of a unit that are in the file. */

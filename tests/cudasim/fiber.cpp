@@ -359,7 +359,16 @@ void sim_warp(unsigned mask, void *mine, SimWarpOp op, const char *name)
 
 /* ---- launches ---- */
 
-size_t sim_most_shared(void) { return sim_arch() >= 90 ? 227 << 10 : 163 << 10; }
+/* By the table of compute capabilities in NVIDIA's programming guide. */
+size_t sim_most_shared(void)
+{
+	switch (sim_arch()) {
+	case 75: return 64 << 10;
+	case 80: case 87: return 163 << 10;
+	case 90: case 100: case 103: case 110: return 227 << 10;
+	}
+	return 99 << 10; /* of 8.6, 8.9 and 12.x */
+}
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {

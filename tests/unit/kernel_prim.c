@@ -441,6 +441,16 @@ void case_conv(void) { check_convs(0); }
 void case_conv_grad_x(void) { check_convs(1); }
 void case_conv_grad_w(void) { check_convs(2); }
 
+/* Bytes of the registers for which layouts of weights are made. */
+static int vector_bytes(void)
+{
+#if defined(__x86_64__)
+	return __builtin_cpu_supports("avx512f") ? 64 : 32;
+#else
+	return 32;
+#endif
+}
+
 /* A packed copy must give what the plain weights give. */
 void case_pack(void)
 {
@@ -453,8 +463,7 @@ void case_pack(void)
 			KConvDesc d = conv_desc(&shapes[c], 1, false);
 			d.work_bytes = conv_work(&d, use);
 			int64_t og = d.o / d.group, ig = d.c / d.group;
-			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig,
-				__builtin_cpu_supports("avx512f") ? 64 : 32);
+			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig, vector_bytes());
 			int64_t nx = d.n * d.c * case_numel(2, d.in), ny = d.n * d.o * case_numel(2, d.out);
 			float *a = case_floats(use ? ny : nx, -1, 1), *w = case_floats(d.o * ig * 9, -1, 1);
 			float *plain = case_alloc((nx > ny ? nx : ny) * 4), *packed = case_alloc((nx > ny ? nx : ny) * 4);

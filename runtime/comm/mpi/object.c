@@ -65,7 +65,7 @@ static void rest(const Mpi *m, int polls)
 {
 	const struct timespec t = {.tv_nsec = SLEEP_NS};
 	if (polls < m->spins)
-		__builtin_ia32_pause();
+		wait_pause();
 	else
 		nanosleep(&t, NULL);
 }
@@ -242,7 +242,8 @@ static void open_channel(Channel *ch, const World *w, char *staging, int64_t byt
 static Comm *mpi_open(Comm *local, const World *w, char *staging, int64_t bytes, int spins)
 {
 	Mpi *m = need(calloc(1, sizeof(*m)));
-	m->comm = (Comm){.ops = &mpi_ops, .world = w, .memory = local->memory, .mailbox = local->mailbox};
+	m->comm = (Comm){.ops = &mpi_ops, .world = w, .memory = local->memory, .file = local->file,
+		.mailbox = local->mailbox};
 	m->local = local;
 	m->spins = spins;
 	int64_t share = bytes / RT_STREAMS;

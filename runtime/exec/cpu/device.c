@@ -92,7 +92,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	if (!p->comm)
 		return false;
 	mem->sync = comm_memory(p->comm);
-	char *at = mem->sync + sync, *file = mem->sync + round_up(size.bytes, OFFLOAD_PAGE);
+	char *at = mem->sync + sync, *file = comm_file(p->comm);
 	for (int i = 0; i < COUNT_OF(shared); i++) {
 		if (!in_comm(rt, shared[i]))
 			continue;

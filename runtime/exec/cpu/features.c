@@ -1,15 +1,19 @@
 /* runtime/exec/cpu/features.c: tells whether this processor has the instructions that the program was compiled for.
  *
- * It asks cpuid directly, and xgetbv for the registers that the operating system saves, because __builtin_cpu_supports
- * knows fewer names with some compilers and takes only literals.  A name that is not in the table counts as missing,
- * because a program that needs an unknown feature might crash.
+ * On x86-64 it asks cpuid directly, and xgetbv for the registers that the operating system saves, because
+ * __builtin_cpu_supports knows fewer names with some compilers and takes only literals; on AArch64 it asks the kernel.  A
+ * name that is not in the table counts as missing, because a program that needs an unknown feature might crash.
  *
- * base/cpu.def has a row per feature.  This file is compiled for any x86-64, so that it runs where the answer is no. */
-#include <cpuid.h>
+ * base/cpu.def has a row per feature.  This file is compiled for any processor of its kind, so that it runs where the
+ * answer is no. */
 #include <string.h>
 
 #include "runtime/exec/private.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+#define PORTABLE "x86-64-v3"
 enum { EAX, EBX, ECX, EDX };
 /* Register state that the system must save, as bits of XCR0. */
 enum { X_NONE = 0, X_AVX = 0x6, X_512 = 0xe6, X_AMX = 0x60000 };
@@ -17,7 +21,7 @@ enum { X_NONE = 0, X_AVX = 0x6, X_512 = 0xe6, X_AMX = 0x60000 };
 typedef struct Feature { const char *name; uint32_t leaf, subleaf; int reg, bit; uint32_t state; } Feature;
 
 static const Feature features[] = {
-#define CPU(name, macro, leaf, subleaf, reg, bit, state) {name, leaf, subleaf, reg, bit, state},
+#define X86(name, macro, leaf, subleaf, reg, bit, state) {name, leaf, subleaf, reg, bit, state},
 #include "base/cpu.def"
 };
 
@@ -31,15 +35,38 @@ static uint64_t saved_state(void)
 	return (uint64_t)high << 32 | low;
 }
 
+static bool has(const Feature *f)
+{
+	uint32_t r[4];
+	return __get_cpuid_count(f->leaf, f->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) && (r[f->reg] >> f->bit & 1) &&
+		(saved_state() & f->state) == f->state;
+}
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+#define PORTABLE "armv8.2-a"
+typedef struct Feature { const char *name; int word, bit; } Feature;
+
+static const Feature features[] = {
+#define ARM(name, macro, word, bit) {name, word, bit},
+#include "base/cpu.def"
+};
+
+static bool has(const Feature *f)
+{
+	return getauxval(f->word == 1 ? AT_HWCAP : AT_HWCAP2) >> f->bit & 1;
+}
+
+#else
+#error "programs run on x86-64 and AArch64"
+#endif
+
 bool cpu_supports(const char *name)
 {
-	for (int i = 0; i < COUNT_OF(features); i++) {
-		const Feature *f = &features[i];
-		uint32_t r[4];
-		if (!strcmp(f->name, name))
-			return __get_cpuid_count(f->leaf, f->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) &&
-				(r[f->reg] >> f->bit & 1) && (saved_state() & f->state) == f->state;
-	}
+	for (int i = 0; i < COUNT_OF(features); i++)
+		if (!strcmp(features[i].name, name))
+			return has(&features[i]);
 	return false;
 }
 
@@ -55,6 +82,6 @@ bool device_check(Rt *rt, Diag *d)
 	if (used)
 		diag_error(d, rt->p->options->program,
 			"this program was compiled for instructions that this processor lacks: %s; "
-			"compile it with --arch=x86-64-v3, or with --arch=native on this machine", missing);
+			"compile it with --arch=" PORTABLE ", or with --arch=native on this machine", missing);
 	return !used;
 }

@@ -112,7 +112,7 @@ enum { MEBIBYTE = 1 << 20 };
 
 static void *page_of(const char *at)
 {
-	return (void *)((uintptr_t)at & ~(uintptr_t)(OFFLOAD_PAGE - 1));
+	return (void *)((uintptr_t)at & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1));
 }
 
 static void probe(const Extent *e, Probe *p)
@@ -120,7 +120,7 @@ static void probe(const Extent *e, Probe *p)
 	unsigned char here;
 	for (int64_t i = 0; i < e->bytes; i += MEBIBYTE) {
 		p->n++;
-		p->gone += !mincore(page_of(e->at + i), OFFLOAD_PAGE, &here) && !(here & 1);
+		p->gone += !mincore(page_of(e->at + i), 1, &here) && !(here & 1);
 	}
 }
 

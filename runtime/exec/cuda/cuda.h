@@ -53,8 +53,9 @@ const Group *cuda_groups(const Rt *rt);
 /* copies.c: called by step_open and step_close. */
 void copies_open(Rt *rt);
 void copies_close(Rt *rt);
-/* Whether code for `arch` ("sm_90a") runs on a GPU of that compute capability.  sm_NNa runs on exactly NN; sm_NN runs
- * on NN and all later ones, since nvcc puts PTX beside it.  True for other names, which do not name a GPU. */
+/* Whether code for `arch` ("sm_90a") runs on a GPU of that compute capability.  sm_NNa runs on exactly NN, sm_NNf on
+ * later ones of the same generation, too; sm_NN runs on NN and all later ones, since nvcc puts PTX beside it.  True for
+ * other names, which do not name a GPU. */
 bool cuda_runs_on(const char *arch, int major, int minor);
 
 #endif

@@ -11,12 +11,13 @@
 #include <math.h>
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/cuda/cuda.h"
 #include "runtime/exec/cuda/backend.h"
 #include "runtime/exec/cuda/cuda.h"
 
-enum { PROGRAM_COUNT = PROGRAM_LAST + 1, PAGE = 4096 };
+enum { PROGRAM_COUNT = PROGRAM_LAST + 1 };
 
 /* The events of a program, and data of its collectives, by number from 1. */
 typedef struct Ordered {
@@ -363,9 +364,10 @@ static void share_progress(Rt *rt)
 	Streams *all = rt->p->streams;
 	if (rt->p->world.size < 2)
 		return;
-	char *at = (char *)all->progress, *first = at - (uintptr_t)at % PAGE;
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *at = (char *)all->progress, *first = at - (uintptr_t)at % page;
 	void *device;
-	all->registered_bytes = (size_t)round_up(at + sizeof(*all->progress) - first, PAGE);
+	all->registered_bytes = (size_t)round_up(at + sizeof(*all->progress) - first, (int64_t)page);
 	cuda_must(cudaHostRegister(first, all->registered_bytes, cudaHostRegisterMapped),
 		"the watchdog's counters cannot be shared with the device");
 	all->registered = first;
