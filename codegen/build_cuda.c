@@ -83,12 +83,18 @@ static bool is_gpu(const char *arch)
 	return n >= 2 && (!digits[n] || (strchr("af", digits[n]) && !digits[n + 1]));
 }
 
+static const char *how_to_build(Build *b)
+{
+	bool can = is_gpu(b->arch) && atoi(b->arch + strlen("sm_")) >= OLDEST;
+	return can ? arena_printf(b->a, " (make cuda CUDA_ARCHES=%s builds it)", b->arch) : "";
+}
+
 bool build_cuda_found(Build *b)
 {
 	bool found = b->lib && !build_is_cpu(b->arch);
 	if (!found)
 		diag_error(b->d, "--arch", "there is no CUDA runtime for \"%s\"; available: %s%s", b->arch, available(b),
-			is_gpu(b->arch) && atoi(b->arch + strlen("sm_")) >= OLDEST ? arena_printf(b->a, " (make cuda CUDA_ARCHES=%s builds it)", b->arch) : "");
+			how_to_build(b));
 	return found;
 }
 

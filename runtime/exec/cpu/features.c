@@ -1,8 +1,8 @@
 /* runtime/exec/cpu/features.c: tells whether this processor has the instructions that the program was compiled for.
  *
  * On x86-64 it asks cpuid directly, and xgetbv for the registers that the operating system saves, because
- * __builtin_cpu_supports knows fewer names with some compilers and takes only literals; on AArch64 it asks the kernel.  A
- * name that is not in the table counts as missing, because a program that needs an unknown feature might crash.
+ * __builtin_cpu_supports knows fewer names with some compilers and takes only literals; on AArch64 it asks the kernel.
+ * A name that is not in the table counts as missing, because a program that needs an unknown feature might crash.
  *
  * base/cpu.def has a row per feature.  This file is compiled for any processor of its kind, so that it runs where the
  * answer is no. */

@@ -31,15 +31,17 @@ bool cuda_runs_on(const char *arch, int major, int minor)
 	return *end == 'a' ? code == here : code <= here && (*end != 'f' || code / 10 == major);
 }
 
-/* What --arch should be for a GPU of that compute capability; NULL: there is nothing for one that old. */
-static const char *arch_for(int major, int minor)
+/* What to do where a program is not for the GPU of that compute capability. */
+static const char *remedy(int major, int minor)
 {
-	static const struct { int capability; const char *arch; } own[] = {
-		{90, "sm_90a"}, {100, "sm_100a"}, {120, "sm_120a"}};
+	static const struct { int capability; const char *text; } own[] = {
+		{90, "compile it with --arch=sm_90a"},
+		{100, "compile it with --arch=sm_100a"},
+		{120, "compile it with --arch=sm_120a"}};
 	for (int i = 0; i < COUNT_OF(own); i++)
 		if (own[i].capability == 10 * major + minor)
-			return own[i].arch;
-	return major >= 8 ? "sm_80" : NULL;
+			return own[i].text;
+	return major >= 8 ? "compile it with --arch=sm_80" : "sm_80 is the oldest that programs can be compiled for";
 }
 
 /* The number of GPUs that this process sees; 0 after a message. */
@@ -82,9 +84,7 @@ bool device_check(Rt *rt, Diag *d)
 	}
 	if (cuda_runs_on(arch, p.major, p.minor))
 		return true;
-	const char *right = arch_for(p.major, p.minor);
-	diag_error(d, program, "this program was compiled for GPUs of %s, and GPU %d (%s) is sm_%d%d: %s%s", arch, device,
-		p.name, p.major, p.minor, right ? "compile it with --arch=" : "sm_80 is the oldest that programs can be compiled "
-		"for", right ? right : "");
+	diag_error(d, program, "this program was compiled for GPUs of %s, and GPU %d (%s) is sm_%d%d: %s", arch, device,
+		p.name, p.major, p.minor, remedy(p.major, p.minor));
 	return false;
 }
