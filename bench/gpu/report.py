@@ -8,8 +8,12 @@ usage: report.py ROWS [--expect FILE]
 """
 import argparse
 import json
+import math
 import pathlib
+import re
 import statistics
+
+OURS = ["ours", "tuned"]  # tuned: with --tune
 
 
 def table(head, rows):
@@ -36,14 +40,30 @@ def rounds(rows, case):
 
 def ratio(found):
     """A sentence: the fastest configuration of PyTorch over ours, in rounds that have both."""
-    peers = {w: statistics.median(r["step_ms"] for r in rs.values()) for w, rs in found.items() if w != "ours"}
+    peers = {w: statistics.median(r["step_ms"] for r in rs.values()) for w, rs in found.items() if w not in OURS}
     if "ours" not in found or not peers:
         return "There is no ratio: ours or PyTorch's steps are missing."
     best = min(peers, key=peers.get)
-    ratios = [found[best][r]["step_ms"] / row["step_ms"] for r, row in found["ours"].items() if r in found[best]]
-    if not ratios:
-        return f"There is no ratio: no round has both ours and {best}."
-    return f"PyTorch {best} over ours: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})."
+    text = []
+    for who in OURS:
+        ratios = [found[best][r]["step_ms"] / row["step_ms"] for r, row in found.get(who, {}).items() if r in found[best]]
+        if ratios:
+            text.append(f"PyTorch {best} over {who}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
+                        f"{max(ratios):.2f}).")
+    return " ".join(text) or f"There is no ratio: no round has both ours and {best}."
+
+
+def products(row):
+    """Of each product of a tuned step: the rate of what the library proposes first, and of the quickest."""
+    body = []
+    for p in row["products"]:
+        size = re.search(r"(\d+) x (\d+) x (\d+)", p["product"])
+        batch = [int(n) for n in re.findall(r"batch (\d+)", p["product"])[-1:]]
+        work = 2e-6 * math.prod([int(n) for n in size.groups()] + batch)  # per microsecond: TFLOP/s
+        body.append([p["product"], f"{p['us'][0]:.1f}", f"{min(p['us']):.1f}", f"{work / p['us'][0]:.0f}",
+                     f"{work / min(p['us']):.0f}", str(len(p["us"]))])
+    head = ["product", "us, proposed first", "us, quickest", "TFLOP/s", "TFLOP/s", "proposals"]
+    return ["", f"## Products of {row['case']}", "", *table(head, body)]
 
 
 def steps(rows, case, expected):
@@ -74,6 +94,8 @@ def report(rows, expected):
             text += ["", *table(["ceiling", "measured"], [[k, f"{v:,.0f}"] for k, v in r["ceilings"].items()])]
     for case in dict.fromkeys(r["case"] for r in rows if "step_ms" in r):
         text += steps(rows, case, expected)
+    for r in {r["case"]: r for r in rows if "products" in r}.values():
+        text += products(r)
     for r in rows:
         if "kernels" in r:
             text += kernels(r)

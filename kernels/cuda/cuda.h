@@ -44,6 +44,17 @@ void k_bad_take(KBad *bad);
 void k_cuda_open(bool tf32);
 void k_cuda_close(void);
 
+/* ---- tuning (tune.cu): between these two, products that are created take the algorithms that were measured ---- */
+
+typedef struct KTuned { int measured, known, unmeasured; } KTuned; /* products */
+/* known: what k_tune_end returned in an earlier run, NULL: nothing; it must live until k_tune_end.  measure: products
+ * that it lacks are run on k_stream, in device memory that is freed again; else they take what the library proposes
+ * first, and are unmeasured, as those for which there is no memory.  False, and nothing begins: `known` is of another GPU
+ * or another library. */
+bool k_tune_begin(const char *known, bool measure);
+/* The lines of all products that were created; the caller frees them. */
+char *k_tune_end(KTuned *counts);
+
 /* On k_stream, as k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
 /* As k_cast_by_chance, with the key of id and of the step's seed, and with the step's number.  next: with the number

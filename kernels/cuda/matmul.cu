@@ -126,20 +126,28 @@ template <class V> static V config(const cublasLtMatmulAlgo_t *algo, cublasLtMat
 	return value;
 }
 
-static bool reproducible(const cublasLtMatmulAlgo_t *algo)
+bool matmul_may_take(const KPrim *p, const cublasLtMatmulHeuristicResult_t *r)
 {
-	uint32_t scheme = config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+	if (r->state != CUBLAS_STATUS_SUCCESS || (int64_t)r->workspaceSize > p->matmul.work_bytes)
+		return false;
+	uint32_t scheme = config<uint32_t>(&r->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
 	return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-/* Chooses the best algorithm for the description; false when there is none. */
-static bool choose(LtProduct *l, const KMatmulDesc *d)
+void matmul_take(KPrim *p, const cublasLtMatmulHeuristicResult_t *r)
 {
-	enum { PROPOSALS = 8 };
-	cublasLtMatmulHeuristicResult_t found[PROPOSALS];
+	p->lt.algo = r->algo;
+	p->lt.bytes = (int64_t)r->workspaceSize;
+}
+
+/* The proposals of the library for the description that may be taken, the best first; returns how many there are. */
+static int proposals(const KPrim *p, cublasLtMatmulHeuristicResult_t *found, int most)
+{
+	const KMatmulDesc *d = &p->matmul;
+	const LtProduct *l = &p->lt;
 	cublasLtMatmulPreference_t wish;
 	int64_t sy[6];
-	int n = 0;
+	int n = 0, fit = 0;
 	y_strides(d, sy);
 	prim_check_lt(cublasLtMatmulPreferenceCreate(&wish), "describe a choice");
 	set_preference<uint64_t>(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)d->work_bytes);
@@ -148,33 +156,43 @@ static bool choose(LtProduct *l, const KMatmulDesc *d)
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(d, d->sa, d->dtype));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(d, sy, type_of_y(d)));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, sy, type_of_y(d)));
-	cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(prim_lt(), l->op, l->b, l->a, l->y, l->y, wish, PROPOSALS,
-		found, &n);
+	cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(prim_lt(), l->op, l->b, l->a, l->y, l->y, wish, most, found,
+		&n);
 	cublasLtMatmulPreferenceDestroy(wish);
 	for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS; i++)
-		if (found[i].state == CUBLAS_STATUS_SUCCESS && (int64_t)found[i].workspaceSize <= d->work_bytes
-			&& reproducible(&found[i].algo)) {
-			l->algo = found[i].algo;
-			l->bytes = (int64_t)found[i].workspaceSize;
-			return true;
-		}
-	return false;
+		if (matmul_may_take(p, &found[i]))
+			found[fit++] = found[i];
+	return fit;
+}
+
+/* Chooses the best algorithm for the description; false when there is none. */
+static bool choose(KPrim *p)
+{
+	cublasLtMatmulHeuristicResult_t found[TUNE_PROPOSALS];
+	int n = proposals(p, found, tune_on() ? TUNE_PROPOSALS : PROPOSALS);
+	if (n && tune_on())
+		tune_choose(p, found, n);
+	else if (n)
+		matmul_take(p, &found[0]);
+	return n > 0;
 }
 
 /* The library's epilogue adds the bias where bias and y have one type.  Otherwise, or where no algorithm has the
  * epilogue, y is filled with the bias first and the product added. */
-static bool choose_with_bias(LtProduct *l, const KMatmulDesc *d)
+static bool choose_with_bias(KPrim *p)
 {
+	const KMatmulDesc *d = &p->matmul;
+	LtProduct *l = &p->lt;
 	if (d->bias && d->dtype != K_F64 && type_of_y(d) == d->dtype) {
 		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* has a bias's alignment */
 		l->fused_bias = true;
-		if (choose(l, d))
+		if (choose(p))
 			return true;
 		l->fused_bias = false;
 		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
 	}
-	return choose(l, d);
+	return choose(p);
 }
 
 /* ---- run ---- */
@@ -204,14 +222,16 @@ static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t
 		wide ? prefill<F16, float>(d, y, bias, rows) : prefill<F16, F16>(d, y, bias, rows);
 }
 
-static void launch(KPrim *p, char *y, const char *a, const char *b, double beta, void *work)
+void matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work)
 {
 	LtProduct *l = &p->lt;
 	bool f64 = p->matmul.dtype == K_F64;
-	double alpha64 = 1;
-	float alpha32 = 1, beta32 = (float)beta;
-	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *at_beta = f64 ? (const void *)&beta : &beta32;
-	prim_check_lt(cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, at_beta, y, l->y, y, l->y, &l->algo, work,
+	double alpha64 = 1, beta64 = p->matmul.add || (p->matmul.bias && !l->fused_bias) ? 1 : 0;
+	float alpha32 = 1, beta32 = (float)beta64;
+	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *beta = f64 ? (const void *)&beta64 : &beta32;
+	if (l->fused_bias)
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+	prim_check_lt(cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, beta, y, l->y, y, l->y, &l->algo, work,
 		(size_t)l->bytes, k_stream), "launch a product");
 }
 
@@ -225,14 +245,12 @@ static void run(KPrim *p, void *y, const void *a, const void *b, const void *bia
 		launches *= i == l->strided ? 1 : d->batch[i];
 	if (bias && !l->fused_bias)
 		prefill_any(d, y, bias, d->n_batch ? sy[0] / d->ldy * d->batch[0] : d->m);
-	else if (bias)
-		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 	for (int64_t c = 0; c < launches; c++) {
 		int64_t oy = 0, oa = 0, ob = 0;
 		for (int i = 0; i < d->n_batch; i++)
 			oy += at[i] * sy[i], oa += at[i] * d->sa[i], ob += at[i] * d->sb[i];
-		launch(p, (char *)y + oy * y_size, (const char *)a + oa * size, (const char *)b + ob * size,
-			d->add || (bias && !l->fused_bias) ? 1 : 0, work);
+		matmul_launch(p, (char *)y + oy * y_size, (const char *)a + oa * size, (const char *)b + ob * size, bias,
+			work);
 		for (int i = d->n_batch - 1; i >= 0; i--) {
 			if (i != l->strided && ++at[i] < d->batch[i])
 				break;
@@ -273,7 +291,7 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 		return p;
 	}
 	describe(&p->lt, &p->matmul);
-	if (!choose_with_bias(&p->lt, &p->matmul)) {
+	if (!choose_with_bias(p)) {
 		free_description(&p->lt);
 		matmul_tiled(p);
 		return p;
@@ -281,9 +299,9 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 	p->run = run;
 	p->work = p->lt.bytes;
 	const cublasLtMatmulAlgo_t *algo = &p->lt.algo;
-	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s", config<int32_t>(algo,
+	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s%s", config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
-		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "");
+		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "", tune_on() ? ", tuned" : "");
 	return p;
 }
 

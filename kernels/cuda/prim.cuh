@@ -1,7 +1,7 @@
 /* kernels/cuda/prim.cuh: a primitive on CUDA: one product of cublasLt, one convolution of cuDNN, or a kernel of ours.
  *
- * Everything is chosen at creation, by shapes and the device alone, among what gives the same bits in every run (no
- * sums by atomics); a run sets pointers and launches.  Our own kernels serve every dtype and shape, so where a library
+ * Everything is chosen at creation, by shapes and the device alone or by --tune's text, among what gives the same bits
+ * in every run (no sums by atomics); a run sets pointers and launches.  Our own kernels serve every dtype and shape, so where a library
  * refuses one the program is slower and no less right. */
 #ifndef SHARDC_CUDA_PRIM_CUH
 #define SHARDC_CUDA_PRIM_CUH
@@ -66,6 +66,17 @@ void prim_check_lt(cublasStatus_t status, const char *what);
 void prim_check_dnn(cudnnStatus_t status, const char *what);
 static inline bool is_half(KDType t) { return t == K_BF16 || t == K_F16; }
 static inline int dtype_bytes(KDType t) { return is_half(t) ? 2 : t == K_F64 || t == K_I64 || t == K_U64 ? 8 : 4; }
+
+/* Of matmul.cu, for tune.cu: takes an algorithm; whether one fits p's workspace and gives the same bits in every run;
+ * and one launch, which adds to y where the product does. */
+void matmul_take(KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
+bool matmul_may_take(const KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
+void matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work);
+
+/* Of tune.cu: whether products are tuned, and p's algorithm of the n that the library proposes, the best first. */
+enum { PROPOSALS = 8, TUNE_PROPOSALS = 16 }; /* that the library is asked for */
+bool tune_on(void);
+void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n);
 
 /* Of conv.cu: destroys the descriptors. */
 void prim_free_dnn(DnnConv *c);

@@ -57,6 +57,8 @@ extern const char *const device_comms[]; /* values of --comm that the program's 
 bool device_check(Rt *rt, Diag *d);
 /* Maps every arena and sets the base pointers of rt. */
 bool device_map(Rt *rt, Diag *d);
+/* Calls the program's setup, in which primitives are created; all ranks call it.  False after a message. */
+bool device_setup(Rt *rt, Diag *d);
 void device_unmap(Rt *rt); /* also cleans up after a device_map that failed half-way */
 void device_layout(const Rt *rt, LayoutModel *layout); /* adds the parts of a plan that only the device knows */
 /* Makes a range of an arena accessible to the host until device_close: returns the memory itself, or a copy, which with

@@ -89,7 +89,8 @@ int infer_run(Rt *rt, Diag *d)
 		return 1;
 	if (!streams_start(rt, false, d))
 		return 1;
-	rt->model->setup(rt);
+	if (!device_setup(rt, d))
+		return 1;
 	streams_program(rt, PROGRAM_EVAL);
 	step_run(rt, PROGRAM_EVAL, 0);
 	step_sums(rt);

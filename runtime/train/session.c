@@ -78,6 +78,7 @@ static bool check_flags(const Session *s)
 		{o->offload_dir && !layout_offloads(&m->layout),
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
+		{o->tune && !m->need_cuda, "--tune is refused: this program was compiled for the CPU"},
 		{o->text[OPT_comm_threads] && m->need_cuda,
 			"--comm-threads is refused: on a GPU collectives have streams of the device"},
 	};
@@ -277,7 +278,8 @@ bool session_start(Session *s)
 		return false;
 	streams_program(rt, PROGRAM_OUTSIDE);
 	device_tables(rt);
-	rt->model->setup(rt);
+	if (!device_setup(rt, s->d))
+		return false;
 	step_open(rt);
 	return true;
 }

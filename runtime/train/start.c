@@ -70,7 +70,8 @@ static void put_flags(Buf *b, const RtOptions *o)
 		if (counts)
 			buf_printf(b, "flag --%s=%s\n", option_info[i].flag, o->text[i] ? o->text[i] : "(not given)");
 	}
-	buf_printf(b, "saves: %s\nhyper: %s\n", o->save ? "yes" : "no", o->hyper ? "yes" : "no");
+	buf_printf(b, "saves: %s\nhyper: %s\ntune: %s\n", o->save ? "yes" : "no", o->hyper ? "yes" : "no",
+		o->tune ? "yes" : "no");
 }
 
 /* Without --shard-size, groups of hybrid_shard are hosts. */

@@ -184,6 +184,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 	return CUBLAS_STATUS_SUCCESS;
 }
 
+size_t cublasLtGetVersion(void) { return (size_t)sim_setting("CUDASIM_CUBLAS", 130100); }
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
+	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
+	cublasLtMatmulHeuristicResult_t *result)
+{
+	cublasStatus_t s = handle ? check_product(op, a, b, c, d) : CUBLAS_STATUS_INVALID_VALUE;
+	if (s == CUBLAS_STATUS_SUCCESS && (algo->data[ALGO_SHAPES] != shapes_of(op, a, b, d) || algo->data[ALGO_ID] < 20 ||
+		algo->data[ALGO_ID] > 23))
+		s = CUBLAS_STATUS_NOT_SUPPORTED;
+	if (s == CUBLAS_STATUS_SUCCESS)
+		*result = {*algo, (size_t)algo->data[ALGO_BYTES], s, 1, {}};
+	return s;
+}
+
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
 	cublasLtMatmulAlgoConfigAttributes_t name, void *value, size_t size, size_t *written)
 {
@@ -201,6 +216,7 @@ struct Product {
 	char *D, *work;
 	size_t bytes;
 	double alpha, beta;
+	int64_t split;
 };
 
 static float round_tf32(float x)
@@ -240,14 +256,14 @@ template <class W> static void gather(std::vector<W> &to, const char *p, const S
 			to[(size_t)(transposed ? r * cols + c : c * rows + r)] = fetch<W>(p, x.type, c * x.ld + r, tf32);
 }
 
-/* acc[j][i] += sum over k of a[k][i] b[j][k], four columns at a time */
+/* acc[j][i] += sum over k in [first, end) of a[k][i] b[j][k], four columns at a time */
 template <class W> static void multiply(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b,
-	int64_t m, int64_t n, int64_t k)
+	int64_t m, int64_t n, int64_t k, int64_t first, int64_t end)
 {
 	for (int64_t j = 0; j < n; j += 4) {
 		int64_t some = std::min<int64_t>(4, n - j);
 		W *y = acc + j * m;
-		for (int64_t p = 0; p < k; p++) {
+		for (int64_t p = first; p < end; p++) {
 			const W *__restrict__ from = a + p * m, *f = b + j * k + p;
 			if (some == 4) {
 				W f0 = f[0], f1 = f[k], f2 = f[2 * k], f3 = f[3 * k];
@@ -270,7 +286,7 @@ template <class W> static void compute(const Product &p)
 {
 	bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	int64_t m = (int64_t)p.d.rows, n = (int64_t)p.d.cols, k = (int64_t)(p.op.ta ? p.a.rows : p.a.cols);
-	std::vector<W> a, b, acc;
+	std::vector<W> a, b, acc, some;
 	if (p.bytes)
 		memset(p.work, 0xA5, p.bytes);
 	for (int32_t i = 0; i < p.d.count; i++) {
@@ -280,7 +296,12 @@ template <class W> static void compute(const Product &p)
 			gather(b, p.B + i * p.b.stride * size_of(p.b.type), p.b, p.op.tb, tf32);
 		char *to = p.D + i * p.d.stride * size_of(p.d.type);
 		acc.assign((size_t)(m * n), 0);
-		multiply(acc.data(), a.data(), b.data(), m, n, k);
+		for (int64_t part = 0; part < p.split; part++) {
+			some.assign((size_t)(m * n), 0);
+			multiply(some.data(), a.data(), b.data(), m, n, k, k * part / p.split, k * (part + 1) / p.split);
+			for (size_t j = 0; j < acc.size(); j++)
+				acc[j] += some[j];
+		}
 		for (int64_t c = 0; c < n; c++)
 			for (int64_t r = 0; r < m; r++) {
 				W x = (W)p.alpha * acc[(size_t)(c * m + r)];
@@ -336,10 +357,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
 		sim_must_reach(workspace, (size_t)algo->data[ALGO_BYTES], "cublasLtMatmul: workspace");
 	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS)
 		sim_must_reach(op->bias, (size_t)((int64_t)d->rows * size_of(d->type)), "cublasLtMatmul: bias");
+	if ((long long)algo->data[ALGO_ID] == sim_setting("CUDASIM_SLOW_ALGO", -1))
+		sim_take_time();
 	bool f64 = op->scale == CUDA_R_64F;
 	Product p = {*op, *a, *b, *d, (const char *)A, (const char *)B, (char *)D, (char *)workspace,
 		(size_t)algo->data[ALGO_BYTES], f64 ? *(const double *)alpha : *(const float *)alpha,
-		f64 ? *(const double *)beta : *(const float *)beta};
+		f64 ? *(const double *)beta : *(const float *)beta, (int64_t)algo->data[ALGO_SPLIT]};
 	sim_issue(stream, "cublasLtMatmul", [p] {
 		p.op.compute == CUBLAS_COMPUTE_64F ? compute<double>(p) : compute<float>(p);
 		return true;

@@ -52,6 +52,7 @@ int sim_arch(void);                            /* 90 */
 long long sim_setting(const char *name, long long otherwise);
 /* stream.cpp */
 void sim_not_capturing(const char *call);      /* dies if a stream is being captured */
+void sim_take_time(void);                      /* the next event is later than its number says */
 void sim_finish_all(void);                     /* until nothing is left to run */
 /* fiber.cpp */
 size_t sim_most_shared(void);                  /* per block */

@@ -20,7 +20,7 @@ class Bench:
     def __init__(self, machine, cases, work, steps):
         self.machine, self.cases, self.work, self.steps = machine, cases, work, steps
         self.smoke = machine.arch == EMULATED  # PyTorch then runs on the CPU, and no figure means anything
-        self.who = ["ours", *(["eager"] if self.smoke else VARIANTS)]
+        self.who = ["ours", "tuned", *(["eager"] if self.smoke else VARIANTS)]
 
     # ---- rows, in order ----
 
@@ -28,7 +28,7 @@ class Bench:
         """One round of each case, that of GPT-2 first; fully_shard waits for the later rounds."""
         rows.do("A", "ceilings", 60, self.ceilings)
         for name in self.cases:
-            for who in self.who[:3]:
+            for who in self.who[:4]:
                 rows.do("A", f"step {name} {who} 0", 150, self.step, name, who)
 
     def rounds(self, rows, n):
@@ -68,23 +68,32 @@ class Bench:
 
     def step(self, name, who):
         case = self.cases[name]
-        figures = dict(case=name, who=who, **(self.ours(name) if who == "ours" else self.peer(who, name, self.steps)))
+        figures = dict(case=name, who=who, **(self.ours(name) if who == "ours" else self.tuned(name) if who == "tuned"
+                                              else self.peer(who, name, self.steps)))
         if "error" in figures:
             raise Skipped(figures["error"])
         rate = case["items"] / figures["step_ms"] * 1e3
         return f"{figures['step_ms']:.2f} ms, {rate:,.0f} a second", dict(figures, per_second=rate)
 
-    def ours(self, name):
+    def ours(self, name, *options):
         """Milliseconds of a step, and the bytes that were allocated, which must be the plan's."""
         command, log = self.command(name, SETTLE + self.steps), self.work / name / "log.jsonl"
         log.unlink(missing_ok=True)
-        status, text = self.machine.run(command)
+        status, text = self.machine.run([*command, *options])
         if status != 0:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         rows, plan = steps(log), self.cases[name]["bytes"]
         if rows[-1]["peak_bytes"] != plan:
             raise Failed(f"{rows[-1]['peak_bytes']} bytes were allocated, the plan is {plan}")
         return dict(step_ms=statistics.mean(r["step_ms"] for r in rows[SETTLE:]), loss=rows[-1]["loss"], allocated=plan)
+
+    def tuned(self, name):
+        """The same with --tune; products: of each, the microseconds of all that the library proposes, its first first."""
+        path = self.work / name / "tune.txt"
+        figures = self.ours(name, "--tune", path)
+        lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
+        return dict(figures, products=[dict(product=key, us=[float(v) for v in rest.split("us ")[1].split()])
+                                       for key, rest in lines])
 
     def profile(self, name):
         """The time of each kernel of a step, measured by nsys, the longest first."""

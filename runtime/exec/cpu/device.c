@@ -57,6 +57,13 @@ static bool any_casts(const LayoutModel *l)
 	return false;
 }
 
+bool device_setup(Rt *rt, Diag *d)
+{
+	(void)d;
+	rt->model->setup(rt);
+	return true;
+}
+
 /* The arenas that peers read, in this order; gradients are last, since owners have more of them.  The file's part
  * follows after all memory, at the next page: parameters, then gradients again. */
 static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS, ARENA_AWAY_PARAMS,

@@ -1,0 +1,261 @@
+/* kernels/cuda/tune.cu: which algorithm of cublasLt a product takes where one was measured (--tune).
+ *
+ * The library orders its proposals by a model of the device.  Here each is run on operands of its own, and the quickest
+ * is kept as a line of text, which a later run gives back: so a choice is measured once, and every run that has the
+ * text computes the same bits.  An algorithm is written as its bytes, which the library takes back in the same version,
+ * and cublasLtMatmulAlgoCheck asks whether it still fits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/prim.cuh"
+
+static struct {
+	bool on, measure;
+	const char *known;     /* lines of an earlier run */
+	FILE *out;             /* lines of this run */
+	char *text;
+	size_t bytes;
+	KTuned counts;
+} tune;
+
+/* ---- text: a header, then "PRODUCT = ALGORITHM, MICROSECONDS of each proposal" ---- */
+
+static void put_header(char *to, size_t room)
+{
+	struct cudaDeviceProp p;
+	int device = 0;
+	launched(cudaGetDevice(&device), "tuning");
+	launched(cudaGetDeviceProperties(&p, device), "tuning");
+	snprintf(to, room, "products of %s (%d.%d), cublasLt %zu\n", p.name, p.major, p.minor, cublasLtGetVersion());
+}
+
+bool k_tune_begin(const char *known, bool measure)
+{
+	char header[400];
+	put_header(header, sizeof(header));
+	if (known && strncmp(known, header, strlen(header)))
+		return false;
+	tune = {};
+	tune.on = true;
+	tune.measure = measure;
+	tune.known = known;
+	tune.out = open_memstream(&tune.text, &tune.bytes);
+	if (!tune.out)
+		k_fail("out of memory for choices of products");
+	fputs(header, tune.out);
+	return true;
+}
+
+char *k_tune_end(KTuned *counts)
+{
+	fclose(tune.out);
+	tune.on = false;
+	*counts = tune.counts;
+	return tune.text;
+}
+
+bool tune_on(void) { return tune.on; }
+
+static void key_of(const KMatmulDesc *d, char *to, size_t room)
+{
+	static const char *const names[] = {"f32", "f64", "bf16", "f16"};
+	static const KDType types[] = {K_F32, K_F64, K_BF16, K_F16};
+	const char *from = "?", *y = "?";
+	for (int i = 0; i < 4; i++) {
+		from = types[i] == d->dtype ? names[i] : from;
+		y = types[i] == d->to ? names[i] : y;
+	}
+	int n = snprintf(to, room, "%s to %s%s, %lld x %lld x %lld, rows %lld%s %lld%s %lld", from, y,
+		prim_tf32() ? " by tf32" : "", (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->lda,
+		d->ta ? "t" : "", (long long)d->ldb, d->tb ? "t" : "", (long long)d->ldy);
+	for (int i = 0; i < d->n_batch; i++)
+		n += snprintf(to + n, room - (size_t)n, ", batch %lld by %lld %lld", (long long)d->batch[i],
+			(long long)d->sa[i], (long long)d->sb[i]);
+	snprintf(to + n, room - (size_t)n, "%s%s, apart %lld, work %lld = ", d->bias ? ", bias" : "", d->add ? ", add" : "",
+		(long long)d->apart, (long long)d->work_bytes);
+}
+
+/* The rest of the line that begins with the key; NULL: there is none. */
+static const char *line_of(const char *text, const char *key)
+{
+	for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
+		if (!strncmp(at, key, strlen(key)))
+			return at + strlen(key);
+	return NULL;
+}
+
+static bool read_algo(const char *line, cublasLtMatmulAlgo_t *algo)
+{
+	unsigned char *to = (unsigned char *)algo;
+	for (size_t i = 0; i < sizeof *algo; i++, line += 2)
+		if (sscanf(line, "%2hhx", to + i) != 1)
+			return false;
+	return true;
+}
+
+static void put_line(const char *key, const cublasLtMatmulAlgo_t *algo, const float *us, int n)
+{
+	const unsigned char *from = (const unsigned char *)algo;
+	fputs(key, tune.out);
+	for (size_t i = 0; i < sizeof *algo; i++)
+		fprintf(tune.out, "%02x", from[i]);
+	for (int i = 0; i < n; i++)
+		fprintf(tune.out, "%s%.1f", i ? " " : ", us ", us[i]);
+	fputc('\n', tune.out);
+	fflush(tune.out); /* into tune.text */
+}
+
+/* ---- measuring ---- */
+
+/* Words of two 16-bit numbers, of one f32, or of half an f64, whose sizes are in [0.5, 1): products of zeros would take
+ * less power than those of a step. */
+static __global__ void fill(uint32_t *x, int64_t words, uint32_t always, uint32_t some)
+{
+	GRID_STRIDE(i, words)
+		x[i] = always | ((uint32_t)i * 2654435761u >> 3 & some);
+}
+
+static void fill_operand(void *x, int64_t bytes, KDType t)
+{
+	uint32_t always = t == K_BF16 ? 0x3f003f00 : t == K_F16 ? 0x38003800 : t == K_F32 ? 0x3f000000 : 0x3fe00000;
+	uint32_t some = t == K_BF16 ? 0x807f807f : t == K_F16 ? 0x83ff83ff : t == K_F32 ? 0x807fffff : 0x800fffff;
+	LAUNCH(fill, blocks_for(bytes / 4, 1024), 256, 0, k_stream, (uint32_t *)x, bytes / 4, always, some);
+}
+
+typedef struct Trial {
+	KPrim *p;
+	char *memory, *y, *a, *b, *bias, *work;
+} Trial;
+
+/* Bytes of what one launch reaches of an operand, in whole lines. */
+static int64_t reached(const KMatmulDesc *d, int64_t rows, int64_t row, int64_t apart, int strided, KDType t)
+{
+	int64_t elements = rows * row + (d->n_batch ? (d->batch[strided] - 1) * apart : 0);
+	return ceil_div(elements * dtype_bytes(t), 256) * 256;
+}
+
+/* Allocates operands, which no tensor of the step is; false: there is no memory for them. */
+static bool trial_begin(Trial *t, KPrim *p)
+{
+	const KMatmulDesc *d = &p->matmul;
+	int s = p->lt.strided;
+	int64_t y_apart = d->m * d->ldy;
+	KDType to = is_half(d->dtype) ? d->to : d->dtype;
+	for (int i = d->n_batch - 1; i > s; i--)
+		y_apart *= d->batch[i];
+	int64_t y = reached(d, d->m, d->ldy, y_apart, s, to), bias = ceil_div(d->n * 8, 256) * 256;
+	int64_t a = reached(d, d->ta ? d->k : d->m, d->lda, d->n_batch ? d->sa[s] : 0, s, d->dtype);
+	int64_t b = reached(d, d->tb ? d->n : d->k, d->ldb, d->n_batch ? d->sb[s] : 0, s, d->dtype);
+	*t = {};
+	t->p = p;
+	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + d->work_bytes + 256)) != cudaSuccess) {
+		cudaGetLastError(); /* it is dealt with */
+		return false;
+	}
+	t->y = t->memory;
+	t->a = t->y + y;
+	t->b = t->a + a;
+	t->bias = t->b + b;
+	t->work = t->bias + bias;
+	launched(cudaMemsetAsync(t->y, 0, (size_t)y, k_stream), "tuning");
+	fill_operand(t->a, a + b + bias, d->dtype);
+	return true;
+}
+
+static void trial_end(const Trial *t)
+{
+	launched(cudaStreamSynchronize(k_stream), "tuning");
+	launched(cudaFree(t->memory), "tuning");
+}
+
+static void run_once(const Trial *t)
+{
+	matmul_launch(t->p, t->y, t->a, t->b, t->bias, t->work);
+}
+
+/* Microseconds of a launch, the mean of `times` that follow each other. */
+static float take_time(const Trial *t, cudaEvent_t begin, cudaEvent_t end, int times)
+{
+	float ms = 0;
+	run_once(t); /* loads the kernel */
+	launched(cudaEventRecord(begin, k_stream), "tuning");
+	for (int i = 0; i < times; i++)
+		run_once(t);
+	launched(cudaEventRecord(end, k_stream), "tuning");
+	launched(cudaEventSynchronize(end), "tuning");
+	launched(cudaEventElapsedTime(&ms, begin, end), "tuning");
+	return ms * 1e3f / (float)times;
+}
+
+/* us[i]: of proposal i, the less of two rounds; a round takes about two milliseconds, or one launch. */
+static void measure(const Trial *t, const cublasLtMatmulHeuristicResult_t *found, int n, float *us)
+{
+	const float round_us = 2000, most = 50;
+	cudaEvent_t begin, end;
+	launched(cudaEventCreate(&begin), "tuning");
+	launched(cudaEventCreate(&end), "tuning");
+	for (int round = 0; round < 2; round++)
+		for (int i = 0; i < n; i++) {
+			matmul_take(t->p, &found[i]);
+			float once = round ? us[i] : take_time(t, begin, end, 1);
+			float times = once * most < round_us ? most : once < round_us ? round_us / once : 1;
+			float now = take_time(t, begin, end, (int)times);
+			us[i] = round && us[i] < now ? us[i] : now;
+		}
+	launched(cudaEventDestroy(begin), "tuning");
+	launched(cudaEventDestroy(end), "tuning");
+}
+
+/* The quickest, or the library's first where none is 2% quicker: so noise changes no choice. */
+static int quickest(const float *us, int n)
+{
+	int best = 0;
+	for (int i = 1; i < n; i++)
+		if (us[i] < us[best])
+			best = i;
+	return us[best] < us[0] * 0.98f ? best : 0;
+}
+
+/* ---- choice ---- */
+
+/* Takes what the line names; false: there is none, or the library does not take it for this product. */
+static bool take_line(KPrim *p, const char *line)
+{
+	cublasLtMatmulAlgo_t algo;
+	cublasLtMatmulHeuristicResult_t r = {};
+	if (!line || !read_algo(line, &algo) || cublasLtMatmulAlgoCheck(prim_lt(), p->lt.op, p->lt.b, p->lt.a, p->lt.y,
+		p->lt.y, &algo, &r) != CUBLAS_STATUS_SUCCESS || !matmul_may_take(p, &r))
+		return false;
+	r.algo = algo;
+	matmul_take(p, &r);
+	return true;
+}
+
+void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+	char key[600];
+	float us[TUNE_PROPOSALS];
+	Trial t;
+	key_of(&p->matmul, key, sizeof key);
+	if (take_line(p, line_of(tune.text, key)))
+		return;
+	const char *line = line_of(tune.known, key);
+	if (take_line(p, line)) {
+		fprintf(tune.out, "%s%.*s\n", key, (int)strcspn(line, "\n"), line);
+		fflush(tune.out);
+		tune.counts.known++;
+		return;
+	}
+	matmul_take(p, &found[0]);
+	if (!tune.measure || !trial_begin(&t, p)) {
+		tune.counts.unmeasured++;
+		return;
+	}
+	measure(&t, found, n, us);
+	trial_end(&t);
+	const cublasLtMatmulHeuristicResult_t *best = &found[quickest(us, n)];
+	matmul_take(p, best);
+	put_line(key, &best->algo, us, n);
+	tune.counts.measured++;
+}

@@ -1,0 +1,94 @@
+/* runtime/exec/cuda/tune.c: --tune FILE: which algorithms products take, measured once and kept in a file.
+ *
+ * Rank 0 takes what the file says, measures what it lacks while its products are created, and writes the file; the
+ * other ranks then take the same choices.  So all ranks, and all later runs, compute the same bits. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/unfinished.h"
+#include "kernels/cuda/cuda.h"
+#include "runtime/exec/cuda/cuda.h"
+
+static void put_text(FILE *f, const void *text)
+{
+	fputs(text, f);
+}
+
+/* Sets up what rank 0 computes with; returns the lines of its products, NULL after a message. */
+static char *tune_first(Rt *rt, const char *path, Diag *d)
+{
+	Arena *a = rt->p->arena;
+	KTuned counts;
+	bool there = !access(path, F_OK) || errno != ENOENT;
+	char *known = there ? diag_read_file(d, path, a) : NULL;
+	if (there && !known)
+		return NULL;
+	if (!k_tune_begin(known, true)) {
+		diag_error(d, path, "this was measured on another GPU or with another cuBLAS, \"%.*s\"; remove it, and this "
+			"run measures anew", (int)strcspn(known, "\n"), known);
+		return NULL;
+	}
+	rt->model->setup(rt);
+	char *text = k_tune_end(&counts);
+	if (counts.unmeasured)
+		diag_note(d, path, "%d products were not measured, since there is no memory for their operands",
+			counts.unmeasured);
+	if (counts.measured)
+		diag_note(d, path, "%d products were measured, %d were known", counts.measured, counts.known);
+	if ((counts.measured || !there) && !unfinished_write(path, put_text, text, d)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* Gives every rank rank 0's text, which the arena then owns; NULL when a rank is gone. */
+static const char *share(const Rt *rt, const char *text)
+{
+	struct RtPrivate *p = rt->p;
+	int64_t n = text ? (int64_t)strlen(text) + 1 : 0, *all_n = NEW_N(p->arena, int64_t, p->world.size);
+	if (!control_all_gather(p->control, &n, sizeof(n), all_n))
+		return NULL;
+	char *mine = arena_alloc(p->arena, (size_t)all_n[0]);
+	char *all = arena_alloc(p->arena, (size_t)(all_n[0] * p->world.size));
+	memset(mine, 0, (size_t)all_n[0]);
+	if (text)
+		memcpy(mine, text, (size_t)n);
+	return control_all_gather(p->control, mine, all_n[0], all) ? all : NULL;
+}
+
+static void tune_other(Rt *rt, const char *text, Diag *d)
+{
+	KTuned counts = {0};
+	bool same = k_tune_begin(text, false);
+	if (!same)
+		diag_warn(d, rt->p->options->tune, "rank %d has another GPU or cuBLAS than rank 0: its products are not tuned",
+			rt->p->world.rank);
+	rt->model->setup(rt);
+	if (same)
+		free(k_tune_end(&counts));
+	if (counts.unmeasured)
+		diag_warn(d, rt->p->options->tune, "%d products of rank %d are others than rank 0's, and are not tuned",
+			counts.unmeasured, rt->p->world.rank);
+}
+
+bool device_setup(Rt *rt, Diag *d)
+{
+	const char *path = rt->p->options->tune;
+	const World *w = &rt->p->world;
+	Held held;
+	if (!path) {
+		rt->model->setup(rt);
+		return true;
+	}
+	Diag *mine = agree_begin(&held, d);
+	char *text = w->rank == 0 ? tune_first(rt, path, mine) : NULL;
+	bool ok = agree_end(rt, &held, w->rank > 0 || text, d);
+	const char *all = ok && w->size > 1 ? share(rt, text) : text;
+	if (ok && all && w->rank > 0)
+		tune_other(rt, all, d);
+	free(text);
+	return ok && all;
+}
