@@ -39,12 +39,15 @@ build/cuda/ready:
 			nvidia-nccl-cu13; fi
 	touch $@
 
+# Code for exactly one GPU (sm_90a) needs no PTX beside it, from which a driver compiles for later ones.
+cuda_arch = $(if $(filter %a,$(1)),-gencode arch=compute_$(1:sm_%=%)$(,)code=$(1),-arch=$(1))
+, := ,
 # ptxas tells of registers and spills; the table of make cuda-registers is made of it.
 define CUDA_ARCH
 $(BUILD)/lib/$(1)/%.o: %.cu | build/cuda/ready
 	@mkdir -p $$(@D)
 	@echo "nvcc -arch=$(1) $$<"
-	@$(NVCC) $$(NVCCFLAGS) -arch=$(1) -c -o $$@ $$< 2>$$(@:.o=.ptxas) || { cat $$(@:.o=.ptxas); exit 1; }
+	@$(NVCC) $$(NVCCFLAGS) $$(call cuda_arch,$(1)) -c -o $$@ $$< 2>$$(@:.o=.ptxas) || { cat $$(@:.o=.ptxas); exit 1; }
 $(BUILD)/lib/$(1)/libshardrt.a: $(CUDA_C:%.c=$(BUILD)/obj/cuda/%.o) $(CUDA_HOST:%.c=$(BUILD)/obj/cuda/%.o) \
 		$(CUDA_CU:%.cu=$(BUILD)/lib/$(1)/%.o)
 	rm -f $$@ && ar rcs $$@ $$^

@@ -49,8 +49,8 @@ void k_cuda_close(void);
 typedef struct KTuned { int measured, known, unmeasured; } KTuned; /* products */
 /* known: what k_tune_end returned in an earlier run, NULL: nothing; it must live until k_tune_end.  measure: products
  * that it lacks are run on k_stream, in device memory that is freed again; else they take what the library proposes
- * first, and are unmeasured, as those for which there is no memory.  False, and nothing begins: `known` is of another GPU
- * or another library. */
+ * first, and are unmeasured, as those for which there is no memory.  False, and nothing begins: `known` is of another
+ * GPU or another library. */
 bool k_tune_begin(const char *known, bool measure);
 /* The lines of all products that were created; the caller frees them. */
 char *k_tune_end(KTuned *counts);

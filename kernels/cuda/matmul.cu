@@ -301,7 +301,8 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 	const cublasLtMatmulAlgo_t *algo = &p->lt.algo;
 	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s%s", config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
-		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "", tune_on() ? ", tuned" : "");
+		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "",
+		tune_on() ? ", tuned" : "");
 	return p;
 }
 

@@ -1,8 +1,8 @@
 /* kernels/cuda/prim.cuh: a primitive on CUDA: one product of cublasLt, one convolution of cuDNN, or a kernel of ours.
  *
  * Everything is chosen at creation, by shapes and the device alone or by --tune's text, among what gives the same bits
- * in every run (no sums by atomics); a run sets pointers and launches.  Our own kernels serve every dtype and shape, so where a library
- * refuses one the program is slower and no less right. */
+ * in every run (no sums by atomics); a run sets pointers and launches.  Our own kernels serve every dtype and shape, so
+ * where a library refuses one the program is slower and no less right. */
 #ifndef SHARDC_CUDA_PRIM_CUH
 #define SHARDC_CUDA_PRIM_CUH
 
