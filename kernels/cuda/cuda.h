@@ -47,12 +47,13 @@ void k_cuda_close(void);
 /* ---- tuning (tune.cu): between these two, products that are created take the algorithms that were measured ---- */
 
 typedef struct KTuned { int measured, known, unmeasured; } KTuned; /* products */
-/* known: what k_tune_end returned in an earlier run, NULL: nothing; it must live until k_tune_end.  measure: products
- * that it lacks are run on k_stream, in device memory that is freed again; else they take what the library proposes
- * first, and are unmeasured, as those for which there is no memory.  False, and nothing begins: `known` is of another
- * GPU or another library. */
-bool k_tune_begin(const char *known, bool measure);
-/* The lines of all products that were created; the caller frees them. */
+/* known: what k_tune_end returned in an earlier run, "": nothing; it must live until k_tune_end.  Products that it
+ * lacks are run on k_stream, in device memory that is freed again, after a call of `progress`; where that is NULL, or
+ * there is no memory for their operands, they take what the library proposes first, and count as unmeasured.  False,
+ * and nothing begins: `known` is of another GPU or another library. */
+typedef void KTuneProgress(void *context);
+bool k_tune_begin(const char *known, KTuneProgress *progress, void *context);
+/* The lines of all products that were created, and the others of `known`; the caller frees them. */
 char *k_tune_end(KTuned *counts);
 
 /* On k_stream, as k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in CUDA programs, too. */

@@ -222,7 +222,7 @@ static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t
 		wide ? prefill<F16, float>(d, y, bias, rows) : prefill<F16, F16>(d, y, bias, rows);
 }
 
-void matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work)
+cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work)
 {
 	LtProduct *l = &p->lt;
 	bool f64 = p->matmul.dtype == K_F64;
@@ -231,8 +231,8 @@ void matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *
 	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *beta = f64 ? (const void *)&beta64 : &beta32;
 	if (l->fused_bias)
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-	prim_check_lt(cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, beta, y, l->y, y, l->y, &l->algo, work,
-		(size_t)l->bytes, k_stream), "launch a product");
+	return cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, beta, y, l->y, y, l->y, &l->algo, work,
+		(size_t)l->bytes, k_stream);
 }
 
 static void run(KPrim *p, void *y, const void *a, const void *b, const void *bias, char *work)
@@ -249,8 +249,8 @@ static void run(KPrim *p, void *y, const void *a, const void *b, const void *bia
 		int64_t oy = 0, oa = 0, ob = 0;
 		for (int i = 0; i < d->n_batch; i++)
 			oy += at[i] * sy[i], oa += at[i] * d->sa[i], ob += at[i] * d->sb[i];
-		matmul_launch(p, (char *)y + oy * y_size, (const char *)a + oa * size, (const char *)b + ob * size, bias,
-			work);
+		prim_check_lt(matmul_launch(p, (char *)y + oy * y_size, (const char *)a + oa * size,
+			(const char *)b + ob * size, bias, work), "launch a product");
 		for (int i = d->n_batch - 1; i >= 0; i--) {
 			if (i != l->strided && ++at[i] < d->batch[i])
 				break;

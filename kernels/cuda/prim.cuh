@@ -71,7 +71,7 @@ static inline int dtype_bytes(KDType t) { return is_half(t) ? 2 : t == K_F64 || 
  * and one launch, which adds to y where the product does. */
 void matmul_take(KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
 bool matmul_may_take(const KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
-void matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work);
+cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work);
 
 /* Of tune.cu: whether products are tuned, and p's algorithm of the n that the library proposes, the best first. */
 enum { PROPOSALS = 8, TUNE_PROPOSALS = 16 }; /* that the library is asked for */

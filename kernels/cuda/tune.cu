@@ -4,14 +4,19 @@
  * is kept as a line of text, which a later run gives back: so a choice is measured once, and every run that has the
  * text computes the same bits.  An algorithm is written as its bytes, which the library takes back in the same version,
  * and cublasLtMatmulAlgoCheck asks whether it still fits. */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/prim.cuh"
 
+#define KEY_ENDS " = "
+
 static struct {
-	bool on, measure;
+	bool on;
+	KTuneProgress *progress;
+	void *context;
 	const char *known;     /* lines of an earlier run */
 	FILE *out;             /* lines of this run */
 	char *text;
@@ -30,16 +35,17 @@ static void put_header(char *to, size_t room)
 	snprintf(to, room, "products of %s (%d.%d), cublasLt %zu\n", p.name, p.major, p.minor, cublasLtGetVersion());
 }
 
-bool k_tune_begin(const char *known, bool measure)
+bool k_tune_begin(const char *known, KTuneProgress *progress, void *context)
 {
 	char header[400];
 	put_header(header, sizeof(header));
-	if (known && strncmp(known, header, strlen(header)))
+	if (*known && strncmp(known, header, strlen(header)))
 		return false;
 	tune = {};
 	tune.on = true;
-	tune.measure = measure;
-	tune.known = known;
+	tune.progress = progress;
+	tune.context = context;
+	tune.known = *known ? known + strlen(header) : known;
 	tune.out = open_memstream(&tune.text, &tune.bytes);
 	if (!tune.out)
 		k_fail("out of memory for choices of products");
@@ -47,9 +53,35 @@ bool k_tune_begin(const char *known, bool measure)
 	return true;
 }
 
+/* The rest of the line that begins with the key; NULL: there is none. */
+static const char *line_of(const char *text, const char *key)
+{
+	for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
+		if (!strncmp(at, key, strlen(key)))
+			return at + strlen(key);
+	return NULL;
+}
+
+/* Lines of products that this program does not have are kept for those that do. */
+static void keep_others(void)
+{
+	const char *next;
+	for (const char *at = tune.known; *at; at = next) {
+		size_t n = strcspn(at, "\n");
+		const char *end = strstr(at, KEY_ENDS);
+		next = at + n + (at[n] == '\n');
+		char *key = end && end < at + n ? strndup(at, (size_t)(end - at) + strlen(KEY_ENDS)) : NULL;
+		if (key && !line_of(tune.text, key))
+			fprintf(tune.out, "%.*s\n", (int)n, at);
+		free(key);
+	}
+}
+
 char *k_tune_end(KTuned *counts)
 {
-	fclose(tune.out);
+	keep_others();
+	if (fclose(tune.out))
+		k_fail("out of memory for choices of products");
 	tune.on = false;
 	*counts = tune.counts;
 	return tune.text;
@@ -72,28 +104,22 @@ static void key_of(const KMatmulDesc *d, char *to, size_t room)
 	for (int i = 0; i < d->n_batch; i++)
 		n += snprintf(to + n, room - (size_t)n, ", batch %lld by %lld %lld", (long long)d->batch[i],
 			(long long)d->sa[i], (long long)d->sb[i]);
-	snprintf(to + n, room - (size_t)n, "%s%s, apart %lld, work %lld = ", d->bias ? ", bias" : "", d->add ? ", add" : "",
-		(long long)d->apart, (long long)d->work_bytes);
-}
-
-/* The rest of the line that begins with the key; NULL: there is none. */
-static const char *line_of(const char *text, const char *key)
-{
-	for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
-		if (!strncmp(at, key, strlen(key)))
-			return at + strlen(key);
-	return NULL;
+	snprintf(to + n, room - (size_t)n, "%s%s, apart %lld, work %lld" KEY_ENDS, d->bias ? ", bias" : "",
+		d->add ? ", add" : "", (long long)d->apart, (long long)d->work_bytes);
 }
 
 static bool read_algo(const char *line, cublasLtMatmulAlgo_t *algo)
 {
 	unsigned char *to = (unsigned char *)algo;
+	if (strspn(line, "0123456789abcdef") != 2 * sizeof *algo)
+		return false;
 	for (size_t i = 0; i < sizeof *algo; i++, line += 2)
 		if (sscanf(line, "%2hhx", to + i) != 1)
 			return false;
 	return true;
 }
 
+/* n: times that were measured, 0 for a product that could not be. */
 static void put_line(const char *key, const cublasLtMatmulAlgo_t *algo, const float *us, int n)
 {
 	const unsigned char *from = (const unsigned char *)algo;
@@ -135,8 +161,8 @@ static int64_t reached(const KMatmulDesc *d, int64_t rows, int64_t row, int64_t 
 	return ceil_div(elements * dtype_bytes(t), 256) * 256;
 }
 
-/* Allocates operands, which no tensor of the step is; false: there is no memory for them. */
-static bool trial_begin(Trial *t, KPrim *p)
+/* Allocates operands, which no tensor of the step is, and workspace; false: there is no memory for them. */
+static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 {
 	const KMatmulDesc *d = &p->matmul;
 	int s = p->lt.strided;
@@ -149,7 +175,7 @@ static bool trial_begin(Trial *t, KPrim *p)
 	int64_t b = reached(d, d->tb ? d->n : d->k, d->ldb, d->n_batch ? d->sb[s] : 0, s, d->dtype);
 	*t = {};
 	t->p = p;
-	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + d->work_bytes + 256)) != cudaSuccess) {
+	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + work)) != cudaSuccess) {
 		cudaGetLastError(); /* it is dealt with */
 		return false;
 	}
@@ -169,16 +195,18 @@ static void trial_end(const Trial *t)
 	launched(cudaFree(t->memory), "tuning");
 }
 
-static void run_once(const Trial *t)
+static bool run_once(const Trial *t)
 {
-	matmul_launch(t->p, t->y, t->a, t->b, t->bias, t->work);
+	return matmul_launch(t->p, t->y, t->a, t->b, t->bias, t->work) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Microseconds of a launch, the mean of `times` that follow each other. */
+/* Microseconds of a launch, the mean of `times` that follow each other; FLT_MAX if the library cannot do it after all,
+ * as it sometimes finds out no sooner. */
 static float take_time(const Trial *t, cudaEvent_t begin, cudaEvent_t end, int times)
 {
 	float ms = 0;
-	run_once(t); /* loads the kernel */
+	if (!run_once(t)) /* loads the kernel */
+		return FLT_MAX;
 	launched(cudaEventRecord(begin, k_stream), "tuning");
 	for (int i = 0; i < times; i++)
 		run_once(t);
@@ -207,14 +235,16 @@ static void measure(const Trial *t, const cublasLtMatmulHeuristicResult_t *found
 	launched(cudaEventDestroy(end), "tuning");
 }
 
-/* The quickest, or the library's first where none is 2% quicker: so noise changes no choice. */
+/* The quickest, or the library's first where none is 2% quicker, or where the first takes less than SMALL microseconds,
+ * which are the host's: so noise changes no choice. */
 static int quickest(const float *us, int n)
 {
+	const float SMALL = 10;
 	int best = 0;
 	for (int i = 1; i < n; i++)
 		if (us[i] < us[best])
 			best = i;
-	return us[best] < us[0] * 0.98f ? best : 0;
+	return us[0] >= SMALL && us[best] < us[0] * 0.98f ? best : 0;
 }
 
 /* ---- choice ---- */
@@ -225,17 +255,20 @@ static bool take_line(KPrim *p, const char *line)
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulHeuristicResult_t r = {};
 	if (!line || !read_algo(line, &algo) || cublasLtMatmulAlgoCheck(prim_lt(), p->lt.op, p->lt.b, p->lt.a, p->lt.y,
-		p->lt.y, &algo, &r) != CUBLAS_STATUS_SUCCESS || !matmul_may_take(p, &r))
+		p->lt.y, &algo, &r) != CUBLAS_STATUS_SUCCESS)
 		return false;
-	r.algo = algo;
-	matmul_take(p, &r);
-	return true;
+	r.algo = algo; /* the check sets all but this */
+	bool may = matmul_may_take(p, &r);
+	if (may)
+		matmul_take(p, &r);
+	return may;
 }
 
 void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
-	char key[600];
+	char key[1200]; /* 800 at most: of 6 batch dims and 64-bit sizes */
 	float us[TUNE_PROPOSALS];
+	int64_t work = 0;
 	Trial t;
 	key_of(&p->matmul, key, sizeof key);
 	if (take_line(p, line_of(tune.text, key)))
@@ -247,11 +280,15 @@ void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 		tune.counts.known++;
 		return;
 	}
+	for (int i = 0; i < n; i++)
+		work = (int64_t)found[i].workspaceSize > work ? (int64_t)found[i].workspaceSize : work;
 	matmul_take(p, &found[0]);
-	if (!tune.measure || !trial_begin(&t, p)) {
+	if (!tune.progress || !trial_begin(&t, p, work)) {
+		put_line(key, &found[0].algo, NULL, 0);
 		tune.counts.unmeasured++;
 		return;
 	}
+	tune.progress(tune.context);
 	measure(&t, found, n, us);
 	trial_end(&t);
 	const cublasLtMatmulHeuristicResult_t *best = &found[quickest(us, n)];

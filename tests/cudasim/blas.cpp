@@ -195,7 +195,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 		algo->data[ALGO_ID] > 23))
 		s = CUBLAS_STATUS_NOT_SUPPORTED;
 	if (s == CUBLAS_STATUS_SUCCESS)
-		*result = {*algo, (size_t)algo->data[ALGO_BYTES], s, 1, {}};
+		result->workspaceSize = (size_t)algo->data[ALGO_BYTES], result->state = s; /* its algo stays as it was */
 	return s;
 }
 

@@ -16,16 +16,37 @@ static void put_text(FILE *f, const void *text)
 	fputs(text, f);
 }
 
+/* What the file says; "" where there is none, which is made, so that a folder that cannot be written is known before
+ * anything is measured.  NULL after a message. */
+static char *read_known(Rt *rt, const char *path, Diag *d)
+{
+	enum { MOST = 4 << 20 }; /* bytes: every rank is told all of it */
+	bool there = !access(path, F_OK) || errno != ENOENT;
+	if (!there)
+		return unfinished_write(path, put_text, "", d) ? arena_strdup(rt->p->arena, "") : NULL;
+	char *text = diag_read_file(d, path, rt->p->arena);
+	if (!text || strlen(text) <= MOST)
+		return text;
+	diag_error(d, path, "%zu bytes; a file of --tune has at most %d", strlen(text), MOST);
+	return NULL;
+}
+
+/* A product is about to be measured: the watchdog sees that rank 0 gets on, for which the others wait. */
+static void get_on(void *context)
+{
+	const Rt *rt = context;
+	if (rt->p->control)
+		atomic_fetch_add(&control_progress(rt->p->control)->done[RT_STREAM_SYNC], 1);
+}
+
 /* Sets up what rank 0 computes with; returns the lines of its products, NULL after a message. */
 static char *tune_first(Rt *rt, const char *path, Diag *d)
 {
-	Arena *a = rt->p->arena;
 	KTuned counts;
-	bool there = !access(path, F_OK) || errno != ENOENT;
-	char *known = there ? diag_read_file(d, path, a) : NULL;
-	if (there && !known)
+	char *known = read_known(rt, path, d);
+	if (!known)
 		return NULL;
-	if (!k_tune_begin(known, true)) {
+	if (!k_tune_begin(known, get_on, rt)) {
 		diag_error(d, path, "this was measured on another GPU or with another cuBLAS, \"%.*s\"; remove it, and this "
 			"run measures anew", (int)strcspn(known, "\n"), known);
 		return NULL;
@@ -33,11 +54,11 @@ static char *tune_first(Rt *rt, const char *path, Diag *d)
 	rt->model->setup(rt);
 	char *text = k_tune_end(&counts);
 	if (counts.unmeasured)
-		diag_note(d, path, "%d products were not measured, since there is no memory for their operands",
-			counts.unmeasured);
+		diag_note(d, path, "%d products take what cuBLAS proposes first: there is no memory to measure them beside the "
+			"plan's; the file keeps that, too", counts.unmeasured);
 	if (counts.measured)
 		diag_note(d, path, "%d products were measured, %d were known", counts.measured, counts.known);
-	if ((counts.measured || !there) && !unfinished_write(path, put_text, text, d)) {
+	if (strcmp(text, known) && counts.measured + counts.unmeasured > 0 && !unfinished_write(path, put_text, text, d)) {
 		free(text);
 		return NULL;
 	}
@@ -47,22 +68,28 @@ static char *tune_first(Rt *rt, const char *path, Diag *d)
 /* Gives every rank rank 0's text, which the arena then owns; NULL when a rank is gone. */
 static const char *share(const Rt *rt, const char *text)
 {
+	enum { PIECE = 16 << 10 };
 	struct RtPrivate *p = rt->p;
 	int64_t n = text ? (int64_t)strlen(text) + 1 : 0, *all_n = NEW_N(p->arena, int64_t, p->world.size);
 	if (!control_all_gather(p->control, &n, sizeof(n), all_n))
 		return NULL;
-	char *mine = arena_alloc(p->arena, (size_t)all_n[0]);
-	char *all = arena_alloc(p->arena, (size_t)(all_n[0] * p->world.size));
-	memset(mine, 0, (size_t)all_n[0]);
-	if (text)
-		memcpy(mine, text, (size_t)n);
-	return control_all_gather(p->control, mine, all_n[0], all) ? all : NULL;
+	char *got = arena_alloc(p->arena, (size_t)all_n[0]), *all = arena_alloc(p->arena, (size_t)(PIECE * p->world.size));
+	for (int64_t at = 0; at < all_n[0]; at += PIECE) {
+		char mine[PIECE] = "";
+		int64_t some = MIN((int64_t)PIECE, all_n[0] - at);
+		if (text)
+			memcpy(mine, text + at, (size_t)some);
+		if (!control_all_gather(p->control, mine, some, all))
+			return NULL;
+		memcpy(got + at, all, (size_t)some);
+	}
+	return got;
 }
 
 static void tune_other(Rt *rt, const char *text, Diag *d)
 {
 	KTuned counts = {0};
-	bool same = k_tune_begin(text, false);
+	bool same = k_tune_begin(text, NULL, NULL);
 	if (!same)
 		diag_warn(d, rt->p->options->tune, "rank %d has another GPU or cuBLAS than rank 0: its products are not tuned",
 			rt->p->world.rank);
