@@ -4,6 +4,7 @@
  *
  * base/layout.c computes bytes and offsets; base pointers turn the offsets into pointers. */
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/exec/private.h"
 
@@ -37,10 +38,11 @@ void device_plan(Rt *rt)
 	mem->total = sum.total;
 	mem->host = sum.host;
 	mem->snapshot = sum.snapshot + sum.host.snapshot;
+	const int64_t page = sysconf(_SC_PAGESIZE);
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		bool in_file = arena_is_away(i) && planned[i] && !rt->model->need_cuda;
 		mem->file_at[i] = in_file ? mem->file_bytes : -1;
-		mem->file_bytes += in_file ? round_up(planned[i], COMM_FILE_ALIGN) : 0;
+		mem->file_bytes += in_file ? round_up(planned[i], page) : 0;
 	}
 }
 

@@ -18,8 +18,7 @@ void device_point(Rt *rt);
 
 /* ---- cpu/offload.c ---- */
 
-/* Makes the file, memory.file_bytes long, in which arenas begin at multiples of COMM_FILE_ALIGN; does nothing where
- * that is 0. */
+/* Makes the file, memory.file_bytes long, in which arenas begin with a page; does nothing where that is 0. */
 bool offload_make(Rt *rt, Diag *d);
 void offload_close(Rt *rt);
 /* Advise the system about the parts of a unit that are in the file. */
