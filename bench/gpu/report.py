@@ -58,11 +58,13 @@ def products(row):
     body = []
     for p in row["products"]:
         size = re.search(r"(\d+) x (\d+) x (\d+)", p["product"])
-        batch = [int(n) for n in re.findall(r"batch (\d+)", p["product"])[-1:]]
-        work = 2e-6 * math.prod([int(n) for n in size.groups()] + batch)  # per microsecond: TFLOP/s
+        # One launch covers the largest batch dim.
+        batch = max((int(n) for n in re.findall(r"batch (\d+)", p["product"])), default=1)
+        work = 2e-6 * batch * math.prod(int(n) for n in size.groups())  # per microsecond: TFLOP/s
         body.append([p["product"], f"{p['us'][0]:.1f}", f"{min(p['us']):.1f}", f"{work / p['us'][0]:.0f}",
                      f"{work / min(p['us']):.0f}", str(len(p["us"]))])
-    head = ["product", "us, proposed first", "us, quickest", "TFLOP/s", "TFLOP/s", "proposals"]
+    head = ["product", "us of the first", "us of the quickest", "TFLOP/s of the first",
+            "TFLOP/s of the quickest", "proposals"]
     return ["", f"## Products of {row['case']}", "", *table(head, body)]
 
 

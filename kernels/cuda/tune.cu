@@ -68,9 +68,9 @@ static void keep_others(void)
 	const char *next;
 	for (const char *at = tune.known; *at; at = next) {
 		size_t n = strcspn(at, "\n");
-		const char *end = strstr(at, KEY_ENDS);
+		const char *end = (const char *)memmem(at, n, KEY_ENDS, strlen(KEY_ENDS));
 		next = at + n + (at[n] == '\n');
-		char *key = end && end < at + n ? strndup(at, (size_t)(end - at) + strlen(KEY_ENDS)) : NULL;
+		char *key = end ? strndup(at, (size_t)(end - at) + strlen(KEY_ENDS)) : NULL;
 		if (key && !line_of(tune.text, key))
 			fprintf(tune.out, "%.*s\n", (int)n, at);
 		free(key);
@@ -119,15 +119,17 @@ static bool read_algo(const char *line, cublasLtMatmulAlgo_t *algo)
 	return true;
 }
 
-/* n: times that were measured, 0 for a product that could not be. */
+/* n: times that were measured, 0 for a product that could not be; "-" for a proposal that could not be run. */
 static void put_line(const char *key, const cublasLtMatmulAlgo_t *algo, const float *us, int n)
 {
 	const unsigned char *from = (const unsigned char *)algo;
 	fputs(key, tune.out);
 	for (size_t i = 0; i < sizeof *algo; i++)
 		fprintf(tune.out, "%02x", from[i]);
-	for (int i = 0; i < n; i++)
-		fprintf(tune.out, "%s%.1f", i ? " " : ", us ", us[i]);
+	for (int i = 0; i < n; i++) {
+		fputs(i ? " " : ", us ", tune.out);
+		us[i] < FLT_MAX ? fprintf(tune.out, "%.1f", us[i]) : fputs("-", tune.out);
+	}
 	fputc('\n', tune.out);
 	fflush(tune.out); /* into tune.text */
 }

@@ -56,8 +56,7 @@ int shared_file(int64_t bytes);
  * expected file. -1 and errno on failure. */
 int shared_open(int pid, int fd);
 /* Maps all of fd at the boundary of a large page, followed by file_bytes of another file at the next multiple of
- * COMM_FILE_ALIGN;
- * NULL and errno on failure. */
+ * COMM_FILE_ALIGN; NULL and errno on failure. */
 void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
 
 #endif

@@ -92,8 +92,8 @@ class Bench:
         path = self.work / name / "tune.txt"
         figures = self.ours(name, "--tune", path)
         lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
-        return dict(figures, products=[dict(product=key, us=[float(v) for v in rest.split("us ")[1].split()])
-                                       for key, rest in lines])
+        timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
+        return dict(figures, products=[dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed])
 
     def profile(self, name):
         """The time of each kernel of a step, measured by nsys, the longest first."""
