@@ -100,11 +100,18 @@ static int64_t of_inner(const Options *o, Sync sync, const LayoutMemory *m)
 	return o->memory.tile_rows && !strcmp(o->memory.tile_rows, "off") ? m->activations : 0;
 }
 
+static int64_t of_gradients(const Options *o, Sync sync, const LayoutMemory *m)
+{
+	(void)sync;
+	return o->graph.update == UPDATE_AT_END ? m->grads : 0;
+}
+
 static const Row row[] = {
 	{CHANGE_REMAT_BLOCK, of_remat}, {CHANGE_FULL_SHARD, of_shards}, {CHANGE_SYNC_EVERY, of_every},
 	{CHANGE_WRAP_BLOCK, of_blocks}, {CHANGE_WRAP_EACH, of_units}, {CHANGE_LOSS_CHUNK, of_logits},
 	{CHANGE_TILE_ROWS, of_inner}, {CHANGE_PARAM_BF16, of_param_dtype}, {CHANGE_REDUCE_BF16, of_reduce_dtype},
 	{CHANGE_OFFLOAD_OPTIM, of_optim}, {CHANGE_OFFLOAD_PARAMS, of_params}, {CHANGE_OFFLOAD_ACTS, of_acts},
+	{CHANGE_UPDATE_BACKWARD, of_gradients},
 };
 
 /* ---- planning again ---- */

@@ -219,14 +219,20 @@ static int64_t place_gathered(const Walk *w)
 	return at;
 }
 
-static bool in_slot(const LayoutUnit *u, const LayoutRank *who)
-{
-	return u->grad_slot >= 0 && !layout_grad_stays(u, who);
-}
-
 static bool grads_away(const Walk *w, const LayoutUnit *u)
 {
 	return layout_grads_away(u, w->m->cuda.on);
+}
+
+/* Whether the unit's slot holds its gradients until they are updated. */
+static bool is_brief(const Walk *w, const LayoutUnit *u)
+{
+	return w->m->brief && u->grad_slot >= 0 && !grads_away(w, u);
+}
+
+static bool in_slot(const Walk *w, const LayoutUnit *u)
+{
+	return u->grad_slot >= 0 && (is_brief(w, u) || !layout_grad_stays(u, w->who));
 }
 
 /* Places flat gradients: first the shared slots, then regions of their own.  Gradients that are reduced in place may
@@ -238,16 +244,16 @@ static Ends place_flat_grads(const Walk *w)
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		if (in_slot(u, w->who))
+		if (in_slot(w, u))
 			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], grad_bytes(u, ranks));
 	}
 	Ends ends = {.memory = to_offsets(w->grad_slot, m->n_grad_slots, 0)};
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		int64_t shared = in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : 0;
+		int64_t shared = in_slot(w, u) ? w->grad_slot[u->grad_slot] : 0;
 		bool away = grads_away(w, u) && layout_grad_stays(u, w->who);
-		int64_t *at = in_slot(u, w->who) ? &shared : end_of(&ends, away);
+		int64_t *at = in_slot(w, u) ? &shared : end_of(&ends, away);
 		for (int f = 0; f < u->n_flats; f++) {
 			if (!u->flat[f].trainable)
 				continue;
@@ -259,13 +265,35 @@ static Ends place_flat_grads(const Walk *w)
 	return ends;
 }
 
+static int64_t reduced_bytes(const Walk *w, const LayoutUnit *u)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats && !layout_grad_stays(u, w->who); f++)
+		sum += u->flat[f].trainable ? layout_range(u, f, w->who).n * dtype_info[u->flat[f].kept].bytes : 0;
+	return sum;
+}
+
+/* Makes slots, from `at` on, for the reduced shards of units that are updated in backward; returns their end. */
+static int64_t place_reduced_slots(const Walk *w, bool owned, int64_t at)
+{
+	memset(w->grad_slot, 0, sizeof(*w->grad_slot) * (size_t)w->m->n_grad_slots);
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		if (is_brief(w, u) && has_owner(u) == owned)
+			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], reduced_bytes(w, u));
+	}
+	return to_offsets(w->grad_slot, w->m->n_grad_slots, at);
+}
+
 /* Places reduced shards: those of units with an owner, or those of the other units. */
 static void place_reduced(const Walk *w, bool owned, Ends *ends)
 {
+	ends->memory = place_reduced_slots(w, owned, ends->memory);
 	for (int i = 0; i < w->m->n_units; i++) {
 		const LayoutUnit *u = &w->m->unit[i];
 		bool stays = layout_grad_stays(u, w->who);
-		int64_t *at = end_of(ends, grads_away(w, u));
+		int64_t shared = is_brief(w, u) ? w->grad_slot[u->grad_slot] : 0;
+		int64_t *at = is_brief(w, u) ? &shared : end_of(ends, grads_away(w, u));
 		for (int f = 0; f < u->n_flats; f++) {
 			int64_t n = layout_range(u, f, w->who).n;
 			if (!u->flat[f].trainable || has_owner(u) != owned)

@@ -102,7 +102,7 @@ typedef struct LayoutUnit {
 	int owner;                      /* a rank; -1 = none */
 	int n_flats;
 	LayoutFlat flat[LAYOUT_MAX_FLATS];
-	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has a region of its own */
+	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has regions of its own */
 	bool own_region;                /* at least one gather of it uses no ring slot */
 	bool apart;                     /* its reduced gradient is summed over micro-batches, in a place of its own */
 	LayoutOffload offload;
@@ -162,6 +162,7 @@ typedef struct LayoutModel {
 	int n_units;
 	const LayoutGather *gather;
 	int n_gathers, n_slots, n_grad_slots;
+	bool brief;        /* units are updated in backward: a slot holds a unit's flat and reduced gradient until then */
 	int n_states;      /* optimizer states per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
 	int64_t host_bytes;    /* GPUs: activations that lie in memory of the host from forward to backward */

@@ -104,12 +104,13 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 	if (l->host_bytes)
 		snprintf(host, sizeof(host), ", .host_bytes = %" PRId64, l->host_bytes);
 	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
-		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
+		"\t\t.n_grad_slots = %d%s, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
 		",\n\t\t.work_bytes = %" PRId64 "%s, .average_bytes = %" PRId64 ", .saved_bytes = %" PRId64
 		",\n\t\t.hook_send = %" PRId64
 		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
-		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
+		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots,
+		l->brief ? ", .brief = true" : "", l->act_bytes, l->input_bytes,
 		l->state_bytes, l->work_bytes, host, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep,
 		l->sync_bytes);
 }
@@ -207,9 +208,9 @@ static int put_outputs(Emit *e, Buf *out)
 
 /* ---- the loss ---- */
 
-static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
+static const Op *find_in_eval(const Module *m, OpKind kind)
 {
-	IR_FOR_OPS(m, s, op)
+	IR_FOR_OPS(m, SEC_EVAL, op)
 		if (op->kind == kind)
 			return op;
 	return NULL;
@@ -218,24 +219,22 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 /* The number n by which backward's gradients are divided. */
 static double loss_count(const Module *m)
 {
-	const Op *report = find_op(m, SEC_FORWARD, OP_REPORT_LOSS);
-	report = report ? report : find_op(m, SEC_BACKWARD, OP_REPORT_LOSS); /* a loss head by blocks */
+	const Op *report = ir_find_in_step(m, OP_REPORT_LOSS);
 	return report && !attr_get_int(report->attrs, "mean", 0) ? (double)attr_get_int(report->attrs, "n", 1) : 1;
 }
 
 /* The seed and the scaling of gradients follow forward's report; the averaging of an evaluation follows eval's. */
 static void put_loss(Emit *e, Buf *out)
 {
-	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
-	report = report ? report : find_op(e->m, SEC_BACKWARD, OP_REPORT_LOSS); /* a loss head by blocks */
-	const Op *eval = find_op(e->m, SEC_EVAL, OP_REPORT_LOSS);
+	const Op *report = ir_find_in_step(e->m, OP_REPORT_LOSS);
+	const Op *eval = find_in_eval(e->m, OP_REPORT_LOSS);
 	bool mean = !report || attr_get_int(report->attrs, "mean", 0);
 	const char *node = eval ? attr_get_str(eval->attrs, "whole", NULL) : NULL;
 	bool number = eval && attr_get_int(eval->attrs, "mean", 0);
 	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .adds = %s, .accuracy = %s, .whole = %s, .shift = %s},\n",
 		mean ? "false" : "true", emit_c_float(e, loss_count(e->m)),
 		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
-		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
+		find_in_eval(e->m, OP_REPORT_ACC) ? "true" : "false",
 		number ? "\"the loss is one number a batch\"" : node ? emit_c_string(e, arena_printf(e->a,
 		"samples of a batch meet or are told apart in node \"%s\"", node)) : "NULL",
 		e->train->shift ? "true" : "false");
@@ -378,7 +377,7 @@ static void put_sizes(Emit *e, Buf *out)
 
 static const char *optimizer_name(const Emit *e)
 {
-	return find_op(e->m, SEC_UPDATE, OP_UPDATE_SHARD) ? e->train->optimizer : NULL;
+	return ir_find_in_step(e->m, OP_UPDATE_SHARD) ? e->train->optimizer : NULL;
 }
 
 /* The options of the module, followed by those of the target. */
@@ -400,9 +399,10 @@ static bool draws_numbers(const Emit *e)
 
 static bool owners_round_by_chance(const Module *m)
 {
-	IR_FOR_OPS(m, SEC_UPDATE, op)
-		if (op->kind == OP_UPDATE_SHARD && attr_find(op->attrs, "round"))
-			return true;
+	for (int s = SEC_BACKWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_UPDATE_SHARD && attr_find(op->attrs, "round"))
+				return true;
 	return false;
 }
 
@@ -469,7 +469,7 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 	if (owners_round_by_chance(e->m))
 		buf_printf(out, "\t.by_chance = true,\n");
 	put_clip(e, out);
-	if (find_op(m, SEC_FORWARD, OP_BROADCAST_BUFFERS))
+	if (ir_find_in_step(m, OP_BROADCAST_BUFFERS))
 		buf_printf(out, "\t.first_buffers = true,\n");
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));

@@ -141,6 +141,15 @@ void ir_set_n_in(Module *m, Op *op, int n, Value *const *in)
 	}
 }
 
+Op *ir_find_in_step(const Module *m, OpKind kind)
+{
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == kind)
+				return op;
+	return NULL;
+}
+
 Op *ir_user(const Value *v, OpKind kind)
 {
 	for (const Use *u = v->uses; u; u = u->next)
@@ -230,6 +239,14 @@ void ir_move_to_end(Module *m, Op *op, SectionKind s)
 {
 	list_unlink(m, op);
 	list_insert(m, op, s, NULL);
+}
+
+void ir_move_behind(Module *m, Op *op, Op *at)
+{
+	if (at->next && at->next != op)
+		ir_move_before(m, op, at->next);
+	else if (!at->next && at != op)
+		ir_move_to_end(m, op, at->section);
 }
 
 void ir_number(Module *m)

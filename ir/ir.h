@@ -480,12 +480,14 @@ int recurrence_results(const Op *op);             /* how many a recurrence or it
 int op_sum_result(const Op *op);                  /* the result of an op with op_sum that is the new sum */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
+Op *ir_find_in_step(const Module *m, OpKind kind); /* the first in forward, backward or update; NULL = none */
 Op *ir_user(const Value *v, OpKind kind);          /* an op of this kind that reads v; NULL = none */
 void ir_replace_uses(Value *old, Value *now);     /* every use of old becomes now */
 void ir_remove(Module *m, Op *op);                /* its results must be unused; removes it from use lists of its
                                                      operands */
 void ir_move_before(Module *m, Op *op, Op *before); /* within or across sections; before must not be NULL */
 void ir_move_to_end(Module *m, Op *op, SectionKind s);
+void ir_move_behind(Module *m, Op *op, Op *at);    /* in at's section */
 Op *ir_clone(Builder *b, const Op *op, PtrMap *map); /* map: old -> new value; operands found in it are replaced, and
                                                         the results are entered; a fused body is cloned, too */
 /* A fused op with the body of op and other operands and results; map gets the values of the body. */

@@ -307,7 +307,7 @@ static void reduce_flat(Plan *p, const Op *op)
 		check_root(p, op);
 	u->reduce = op;
 	if (g)
-		*g = (GradRegion){GRAD_REDUCING, op->unit, op, stays_in_flat(p, op) ? readers_of(op) : 0};
+		*g = (GradRegion){GRAD_REDUCING, op->unit, op, p->early ? 1 : stays_in_flat(p, op) ? readers_of(op) : 0};
 }
 
 static void check_reduce(Plan *p, const Op *op)
@@ -348,6 +348,9 @@ static void update(Plan *p, const Op *op)
 	if (!p->step_scalars)
 		plan_fail(p, "update-scalars", op, "unit %s is updated before step_scalars knows the step's scalars",
 			op->unit->name);
+	if (u->readable)
+		plan_fail(p, "update-after-reads", op, "the update of unit %s overwrites parameters that are still gathered: "
+			"it is not resharded before", op->unit->name);
 	if (u->gather && !plan_is_over(p, u->gather))
 		plan_fail(p, "update-after-gather", u->gather, "the update of unit %s may overwrite parameters that "
 			"this gather still reads: it is not waited for before", op->unit->name);

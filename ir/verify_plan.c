@@ -212,6 +212,9 @@ static void begin_gather(Plan *p, const Op *op)
 	bool again = ir_is_carried(p->m, op->unit) && p->first != SEC_EVAL && (ir_goes_on(p->m)
 		|| p->unit[op->unit->index].gather);
 	plan_check_variant(p, op, !again, "carry");
+	if (p->unit[op->unit->index].update)
+		plan_fail(p, "gather-before-update", op, "unit %s is gathered after its update: a step reads parameters as the "
+			"step before left them", op->unit->name);
 	if (op->n_out != op->unit->n_flats)
 		plan_fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
 			op->unit->n_flats, op->n_out);
@@ -350,10 +353,10 @@ static void run_effect(Plan *p, const Op *op)
 	case OP_ALL_REDUCE_SCALARS: scalars(p, op); break;
 	case OP_BROADCAST_BUFFERS: broadcast_buffers(p, op); break;
 	case OP_STEP_SCALARS: p->step_scalars = op; break;
-	case OP_REPORT_LOSS:
+	case OP_REPORT_LOSS: case OP_REPORT_ACC:
 		if (p->scalars)
-			plan_fail(p, "scalars-first", p->scalars, "all_reduce_scalars stands in front of report_loss, whose "
-				"loss it sums");
+			plan_fail(p, "scalars-first", p->scalars, "all_reduce_scalars stands in front of %s, which reports what it "
+				"sums", op_info[op->kind].text);
 		break;
 	default: plan_run_grad(p, op); break;
 	}
@@ -439,6 +442,9 @@ static void clear(Plan *p, SectionKind first, SectionKind last)
 	p->last = last;
 	p->at = p->seq = 0;
 	p->scalars = p->step_scalars = p->broadcast = p->buffer = NULL;
+	p->early = false;
+	IR_FOR_OPS(p->m, SEC_BACKWARD, op)
+		p->early = p->early || op->kind == OP_UPDATE_SHARD;
 	memset(p->unit, 0, sizeof(*p->unit) * (size_t)p->m->n_units);
 	memset(p->slot, 0, sizeof(*p->slot) * (size_t)p->m->n_units * 2);
 	memset(p->reached, 0, sizeof(p->reached));

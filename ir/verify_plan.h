@@ -54,6 +54,7 @@ typedef struct Plan {
 	int64_t reached[RT_STREAMS]; /* the position of the last event that the stream waits for */
 	int64_t issued[RT_STREAMS];  /* the position of the stream's last collective */
 	int64_t ended[RT_STREAMS];   /* the position of the last collective of the stream that compute knows has ended */
+	bool early;           /* units are updated in backward: their gradients lie in their slots until then */
 	const Op *scalars, *step_scalars;
 	const Op *broadcast;  /* broadcast_buffers */
 	const Op *buffer;     /* the first op of this run that reads or writes a buffer */

@@ -18,26 +18,19 @@ static void fail(Verify *v, const char *fmt, ...)
 	va_end(ap);
 }
 
-static const Op *find_op(const Verify *v, SectionKind s, OpKind kind)
-{
-	IR_FOR_OPS(v->m, s, op)
-		if (op->kind == kind)
-			return op;
-	return NULL;
-}
-
 /* ---- the optimizer ---- */
 
 static void check_updates(Verify *v, const OptimizerInfo *opt)
 {
-	IR_FOR_OPS(v->m, SEC_UPDATE, op) {
-		const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->text;
-		if (strcmp(does, opt->text)) {
-			fail(v, "the optimizer is \"%s\", and update_shard of unit %s is that of \"%s\"", opt->text,
-				op->unit ? op->unit->name : "", does);
-			return;
+	for (int s = SEC_BACKWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(v->m, s, op) {
+			const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->text;
+			if (strcmp(does, opt->text)) {
+				fail(v, "the optimizer is \"%s\", and update_shard of unit %s is that of \"%s\"", opt->text,
+					op->unit ? op->unit->name : "", does);
+				return;
+			}
 		}
-	}
 }
 
 /* The states that one flat has. */
@@ -147,7 +140,7 @@ static const char *clip_text(const Verify *v)
 static void check_norm(Verify *v)
 {
 	const Train *t = v->m->train;
-	const Op *norm = find_op(v, SEC_UPDATE, OP_NORM), *sum = find_op(v, SEC_UPDATE, OP_SUMSQ);
+	const Op *norm = ir_find_in_step(v->m, OP_NORM), *sum = ir_find_in_step(v->m, OP_SUMSQ);
 	norm = norm ? norm : sum;
 	double p = norm ? attr_get_float(norm->attrs, "p", 2) : 2, wanted = t->clip > 0 ? t->clip : 2;
 	if (t->norm && !norm)
@@ -160,7 +153,7 @@ static void check_norm(Verify *v)
 
 static void check_clip(Verify *v)
 {
-	const Op *step = find_op(v, SEC_UPDATE, OP_STEP_SCALARS);
+	const Op *step = ir_find_in_step(v->m, OP_STEP_SCALARS);
 	const char *says = clip_text(v), *room = step ? attr_get_str(step->attrs, "clip", "") : "";
 	if (strcmp(says, room))
 		fail(v, "gradients are clipped by \"%s\", and the program has room for \"%s\" (clip of step_scalars)", says,
@@ -170,7 +163,7 @@ static void check_clip(Verify *v)
 static void check_loss_scale(Verify *v)
 {
 	const Train *t = v->m->train;
-	bool scaled = find_op(v, SEC_BACKWARD, OP_LOSS_SCALE);
+	bool scaled = ir_find_in_step(v->m, OP_LOSS_SCALE);
 	if (!(t->loss_scale >= 0) || !isfinite((float)t->loss_scale) || (t->loss_scale > 0 && !((float)t->loss_scale > 0)))
 		fail(v, "loss_scale is %g; expected a positive number that f32 holds", t->loss_scale);
 	else if (t->growth_interval < 0 || (t->growth_interval && !(t->loss_scale > 0)))
@@ -186,7 +179,7 @@ static void check_numbers(Verify *v)
 	const Train *t = v->m->train;
 	if (!(t->clip >= 1) && (t->clip < 0 || t->clip > 0 || isnan(t->clip)))
 		fail(v, "clip is %g; expected the p of a norm: a number from 1 on, or inf", t->clip);
-	else if (ir_ends_step(v->m) && v->m->first[SEC_UPDATE]) {
+	else if (ir_ends_step(v->m) && (v->m->first[SEC_UPDATE] || ir_find_in_step(v->m, OP_STEP_SCALARS))) {
 		check_norm(v);
 		check_clip(v);
 	}

@@ -51,6 +51,9 @@ const char *change_unfit(ChangeId id, const Options *o)
 		return "programs for CPUs have their values in memory of the host already";
 	if (id == CHANGE_SYNC_EVERY && !options_many(o))
 		return "a step has one micro-batch (--accum=many: several)";
+	bool norm = o->graph.clip || o->graph.grad_norm == GRAD_NORM_ON;
+	if (id == CHANGE_UPDATE_BACKWARD && (norm || options_many(o)))
+		return norm ? "the norm of all gradients is asked for" : "gradients wait for the last micro-batch";
 	return NULL;
 }
 

@@ -308,8 +308,14 @@ bool prefetch_backward(const char *text, const char *where, BackwardPrefetch *ou
 /* schedule/events.c: sets numbers and streams of collectives, and adds an event where their order needs one that no
  * other event implies.  Old events are removed.  Call it when everything but the events is in its final order. */
 void schedule_events(Module *m);
-/* Gives each flat gradient a slot that is free from its zero_gaps to the wait of its reduce. */
+/* Gives each flat gradient a slot that is free from its zero_gaps to the wait of its reduce, or to its unit's update if
+ * that stands in backward. */
 void schedule_grad_slots(Module *m);
+
+/* schedule/updates.c: puts the updates, and the step's scalars, to where --update=backward wants them; whether they
+ * stand in backward. */
+void schedule_updates(Module *m);
+bool updates_are_early(const Module *m);
 
 /* expand.c: the result of a batch norm with the given mean and variance, made of elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);

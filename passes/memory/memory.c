@@ -243,6 +243,7 @@ static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit
 	for (int s = from; s < SEC_COUNT; s++) {
 		IR_FOR_OPS(m, s, op) {
 			int slot = (int)attr_get_int(op->attrs, "slot", -1), unit = op->unit ? op->unit->index : -1;
+			out->brief = out->brief || (op->kind == OP_UPDATE_SHARD && s == SEC_BACKWARD);
 			if (op->kind == OP_CARRIED)
 				units[unit].own_region = true;
 			if (op->kind == OP_ZERO_GAPS) {
@@ -360,6 +361,7 @@ static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gather
 		gathers[to->n_gathers++] = from->gather[i];
 	to->n_slots = MAX(to->n_slots, from->n_slots);
 	to->n_grad_slots = MAX(to->n_grad_slots, from->n_grad_slots);
+	to->brief = to->brief || from->brief;
 	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
 	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
 	to->host_bytes = MAX(to->host_bytes, from->host_bytes);

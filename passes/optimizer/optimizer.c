@@ -47,6 +47,25 @@ static void cast_gradients(Module *m, const Options *o, const ParamDtypes *dtype
 	}
 }
 
+/* Refuses what --update=backward cannot serve: what needs the norm of all gradients, or gradients that wait. */
+static bool check_early(const Options *o, const Clip *clip, const LossScale *scale, Arena *a, Diag *d)
+{
+	const struct { const char *option, *why; bool given; } cannot[] = {
+		{arena_printf(a, "--clip=%s", o->graph.clip ? o->graph.clip : ""),
+			"it limits the norm; --clip=value does not", clip->p > 0},
+		{"--grad-norm=on", "it is that norm", o->graph.grad_norm == GRAD_NORM_ON},
+		{"--loss-scale=dynamic", "it watches the norm; --loss-scale=X and bf16 do not",
+			scale->kind == LOSS_SCALE_DYNAMIC},
+		{"--accum=many", "gradients of all units wait for the last micro-batch", options_many(o)},
+	};
+	int before = d->errors;
+	for (int i = 0; o->graph.update == UPDATE_IN_BACKWARD && i < COUNT_OF(cannot); i++)
+		if (cannot[i].given)
+			diag_error(d, "--update=backward", "units are updated before the norm of all gradients is known, so %s is "
+				"not possible: %s; or take --update=end", cannot[i].option, cannot[i].why);
+	return d->errors == before;
+}
+
 /* Reports --grad-norm=off when clipping or the loss scale needs the norm. */
 static void check_norm(const Options *o, const Clip *clip, const LossScale *scale, Diag *d)
 {
@@ -69,6 +88,8 @@ bool pass_optimizer(Module *m, const Options *o, Diag *d)
 		return false;
 	if (!m->first[SEC_BACKWARD])
 		return true; /* a program that only evaluates */
+	if (!check_early(o, &clip, &scale, m->arena, d))
+		return false;
 	check_norm(o, &clip, &scale, d);
 	Arena *scratch = arena_new();
 	Symbol **sym;
@@ -87,7 +108,8 @@ bool pass_optimizer(Module *m, const Options *o, Diag *d)
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;
-	if (n && (o->graph.grad_norm == GRAD_NORM_ON || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
+	bool wanted = o->graph.grad_norm != GRAD_NORM_OFF && o->graph.update == UPDATE_AT_END;
+	if (n && (wanted || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
 		norm = ir_emit(&b, OP_NORM, n, grad, other ? attr_float(m, NULL, "p", clip.p) : NULL);
 	if (n)
 		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, clip.text ? attr_str(m, NULL, "clip", clip.text) : NULL);

@@ -1,14 +1,6 @@
 /* passes/optimizer/train.c: makes the train block of a module from the options, once its gradients are known. */
 #include "passes/loss/loss.h"
 
-static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
-{
-	IR_FOR_OPS(m, s, op)
-		if (op->kind == kind)
-			return op;
-	return NULL;
-}
-
 /* Copies the groups with strings that live as long as the module. */
 static void copy_groups(Module *m, Train *t, const ParamGroup *group, int n)
 {
@@ -32,12 +24,12 @@ static void check_decay(Symbol *const *trained, int n, Diag *d)
 
 bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d)
 {
-	const Op *step = find_op(m, SEC_UPDATE, OP_STEP_SCALARS);
-	bool scaled = find_op(m, SEC_BACKWARD, OP_LOSS_SCALE);
+	const Op *step = ir_find_in_step(m, OP_STEP_SCALARS);
+	bool scaled = ir_find_in_step(m, OP_LOSS_SCALE);
 	const GraphOptions *g = &o->graph;
 	Train *t = m->train = NEW(m->arena, Train);
 	*t = (Train){.optimizer = ir_intern(m, g->optimizer ? g->optimizer : OPTIMIZER_DEFAULT),
-		.norm = find_op(m, SEC_UPDATE, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
+		.norm = ir_find_in_step(m, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
 		.no_decay_1d = g->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
 		.growth_interval = scaled ? p->scale.growth_interval : 0,
 		.shift = loss_shifts(m, o, d), .accum = options_many(o), .check_nan = g->check_nan,

@@ -464,6 +464,8 @@ bool schedule_apply(Module *m, const char *path, Diag *d)
 		move_part(&e, true);
 		set_slots(&e, e.part[0]);
 		set_slots(&e, e.part[1]);
+		if (updates_are_early(m))
+			schedule_updates(m);
 		schedule_grad_slots(m);
 		schedule_events(m);
 		ok = check_edit(&e);

@@ -229,8 +229,9 @@ void schedule_events(Module *m)
 	arena_free(e.scratch);
 }
 
-/* By unit: the wait that ends the life of its flat gradient; NULL: it lives on as the reduced gradient. */
-static Op **last_waits(const Module *m, Arena *a)
+/* By unit: the op that ends the life of its flat gradient, an update in backward or the wait of its reduce; NULL: it
+ * lives on as the reduced gradient. */
+static Op **gradient_ends(const Module *m, Arena *a)
 {
 	Op **end = NEW_N(a, Op *, MAX(m->n_units, 1));
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
@@ -238,6 +239,8 @@ static Op **last_waits(const Module *m, Arena *a)
 			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE || (op->kind == OP_ALL_REDUCE
 				&& ir_sums_reduced(m) && op_in(op, 0)->type.kind == TYPE_FLAT))
 				end[op->unit->index] = ir_user(op->out[0], OP_WAIT);
+			else if (op->kind == OP_UPDATE_SHARD && s == SEC_BACKWARD)
+				end[op->unit->index] = op;
 	return end;
 }
 
@@ -252,7 +255,7 @@ static int64_t gradient_bytes(const Unit *u)
 void schedule_grad_slots(Module *m)
 {
 	Arena *a = arena_new();
-	Op **ends = last_waits(m, a);
+	Op **ends = gradient_ends(m, a);
 	VEC(Op *) begin = {0};
 	VEC(SlotLife) lives = {0};
 	Program step = {.first = SEC_FORWARD, .last = SEC_UPDATE};

@@ -5,6 +5,7 @@
  *   gathers   are issued ahead of their waits; units share memory (gathers.c).
  *   reduces   are issued where they stand.  Each is waited for behind the issue of the reduce that is
  *             --limit-reduces units later, the last ones at the end of backward.
+ *   updates   with --update=backward stand in backward (updates.c).
  *   buffers   with --bn-sync=broadcast a step, or under --sync=every each micro-batch, begins by broadcasting
  *             rank 0's.
  * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that schedule did not make.
@@ -148,10 +149,7 @@ static void put_next(Module *m, Op *op, Op **at)
 {
 	if (!op)
 		return;
-	if ((*at)->next && (*at)->next != op)
-		ir_move_before(m, op, (*at)->next);
-	else if (!(*at)->next && *at != op)
-		ir_move_to_end(m, op, (*at)->section);
+	ir_move_behind(m, op, *at);
 	*at = op;
 }
 
@@ -313,6 +311,8 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	slip_waits(&p, &o->sharding, d);
 	arena_free(p.a);
 	broadcast_buffers(m, o, d);
+	if (o->graph.update == UPDATE_IN_BACKWARD)
+		schedule_updates(m);
 	schedule_grad_slots(m);
 	schedule_events(m);
 	return !o->sharding.schedule_in || schedule_apply(m, o->sharding.schedule_in, d);

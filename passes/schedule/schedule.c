@@ -118,11 +118,7 @@ static bool is_behind_collect(const Op *op, const Unit *u)
 /* Puts op behind *at and makes it the new *at. */
 static void put_behind(Module *m, Op *op, Op **at)
 {
-	Op *next = (*at)->next;
-	if (next && next != op)
-		ir_move_before(m, op, next);
-	else if (!next)
-		ir_move_to_end(m, op, (*at)->section);
+	ir_move_behind(m, op, *at);
 	*at = op;
 }
 

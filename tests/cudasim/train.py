@@ -211,6 +211,7 @@ def test_options(s):
         "clip 2.5": (["--clip=2.5", "--optimizer=sgd"], ["--clip-norm=0.1", "--lr=0.5"]),
         "clip inf": (["--clip=inf", "--optimizer=sgd"], ["--clip-norm=0.02", "--lr=0.5"]),
         "no norm": ([adamw, "--grad-norm=off"], []),
+        "early updates": ([adamw, "--update=backward"], []),
         "groups": ([adamw, r"--param-group=^h\.0\.:lr_scale=0.3,weight_decay=0.2",
                     "--param-group=ln:beta1=0.8,beta2=0.95,eps=1e-6", "--no-decay-1d"], ["--weight-decay=0.1"]),
         "linear": ([adamw], ["--lr-schedule=linear", "--warmup=3", "--min-lr=1e-5"]),
@@ -244,6 +245,7 @@ def test_accumulate(s):
 def test_halves(s):
     cases = {"bf16": ["--param-dtype=bf16"],
              "bf16 tiles": ["--param-dtype=bf16", "--tile-rows=16"],
+             "bf16 early": ["--param-dtype=bf16", "--update=backward"],
              "bf16 kept": ["--param-dtype=bf16", "--reduce-dtype=bf16", "--keep-low-precision-grads"],
              "f16": ["--param-dtype=f16", "--loss-scale=dynamic:init=1024,growth_interval=3"],
              "static": ["--param-dtype=f16", "--loss-scale=128"],

@@ -229,6 +229,7 @@ const char *case_name(const Case *c, Arena *a)
 		{" --limit-reduces=", c->reduces},
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
 		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat},
+		{" --update=", c->early ? "backward" : NULL},
 		{" --bn-sync=", syncs[c->bn_sync]}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
 		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL},
 		{" --bcast-dtype=", c->bcast ? dtype_info[c->bcast].text : NULL},
@@ -259,7 +260,8 @@ Options case_options(const Case *c)
 {
 	bool is_tied = !strcmp(c->model, "tied");
 	Options o = {
-		.graph = {.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy", .clip = "2",
+		.graph = {.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy", .clip = c->early ? NULL : "2",
+			.update = c->early ? UPDATE_IN_BACKWARD : UPDATE_AT_END,
 			.freeze = {{"h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias"}, is_tied}, .bn_sync = c->bn_sync,
 			.accum = c->sync == SYNC_NONE ? ACCUM_ONE : ACCUM_MANY},
 		.sharding = {.wrap = one(c->wrap), .forward_prefetch = c->forward,

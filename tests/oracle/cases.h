@@ -9,7 +9,7 @@ typedef struct Case {
 	const char *strategy, *wrap, *forward, *backward, *limit, *reduces; /* options of these names, NULL = default */
 	const char *unit_strategy, *ignore;
 	const char *remat;
-	bool reshard_root;
+	bool reshard_root, early; /* early: --update=backward */
 	BnSync bn_sync;
 	DType param, reduce;   /* 0 = f32 */
 	DType bcast;           /* 0 = not given */

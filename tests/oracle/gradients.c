@@ -11,7 +11,7 @@ void oracle_zero_gaps(Oracle *o, const Op *op)
 	UnitMemory *um = memory_of(o, op->unit);
 	Grad *g = slot < 0 ? &um->own_grad : &o->grad_slot[slot];
 	/* what is sent may be overwritten once the reduce has ended, even if its own wait stands later */
-	if (g->unit && g->stage == STAGE_SENT)
+	if (g->unit && g->stage == STAGE_SENT && !is_early(o))
 		memory_of(o, g->unit)->grad = NULL;
 	else if (g->unit || um->grad) {
 		FAULT(o, op, "begins a gradient where that of %s still lives", (g->unit ? g->unit : op->unit)->name);
@@ -215,7 +215,9 @@ void oracle_update(Oracle *o, const Op *op)
 	oracle_touch(o, op, STREAM_COMPUTE, &um->rest[0].range, true);
 	if (um->rest[0].version++ != o->steps)
 		FAULT(o, op, "updates the unit twice in a step");
-	if (strategy(op->unit)->reduce == REDUCE_TO_ALL && !sums_reduced(o))
+	if (um->open)
+		FAULT(o, op, "overwrites parameters of a unit that is still gathered");
+	if (is_early(o) ? um->grad != NULL : strategy(op->unit)->reduce == REDUCE_TO_ALL && !sums_reduced(o))
 		oracle_end_gradient(o, op, um);
 }
 

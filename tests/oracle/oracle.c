@@ -316,7 +316,7 @@ static void run_wait(Oracle *o, const Op *op)
 	if (kind == REF_FULL)
 		um->open = from;
 	bool is_sent = from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE || from->kind == OP_ALL_REDUCE;
-	if (is_sent && um->grad && um->grad->stage == STAGE_SENT)
+	if (is_sent && um->grad && um->grad->stage == STAGE_SENT && !is_early(o))
 		oracle_end_gradient(o, op, um);
 }
 

@@ -105,6 +105,15 @@ static inline bool is_many(const Oracle *o)
 	return o->m->variant != VARIANT_ONLY;
 }
 
+/* Units are updated in backward, and a gradient slot is theirs until then. */
+static inline bool is_early(const Oracle *o)
+{
+	IR_FOR_OPS(o->m, SEC_BACKWARD, op)
+		if (op->kind == OP_UPDATE_SHARD)
+			return true;
+	return false;
+}
+
 static inline bool ends_step(const Oracle *o)
 {
 	return o->m->variant == VARIANT_ONLY || o->m->variant == VARIANT_LAST;

@@ -39,6 +39,7 @@ def draw(rng):
     """A program, and runs of it."""
     c = {"model": rng.choice(MODELS), "strategy": rng.choice(STRATEGIES), "wrap": rng.choice(list(WRAPS)),
          "prefetch": rng.choice(list(PREFETCH)), "precision": rng.choice(list(PRECISIONS)), "sync": rng.choice(list(SYNCS))}
+    c["sync"] = "one" if c["prefetch"].startswith("early") else c["sync"]  # updates in backward want one micro-batch
     worlds = [rng.choice(WORLDS)] if c["strategy"] in OWNED else WORLDS
     micros = (1,) if c["sync"] == "one" else (1, 2, 3)
     runs = [(w, s, a) for w in worlds for s in groups(c["strategy"], w) for a in micros]

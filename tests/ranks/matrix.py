@@ -130,6 +130,8 @@ PREFETCH = {
     "no-ring": ["--limit-all-gathers=0"],
     "ring-of-3": ["--limit-all-gathers=3"],
     "late": ["--limit-reduces=3"],
+    "early-updates": ["--update=backward"],
+    "early-updates-at-once": ["--update=backward", "--limit-reduces=0", "--backward-prefetch=pre:2"],
 }
 WORLDS = [1, 2, 3, 4, 5]
 OWNED = ("oss", "sharded_ddp")
