@@ -22,7 +22,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "ranks"))
 import matrix  # noqa: E402
-from matrix import B, OWNED, PREFETCH, STRATEGIES, WRAPS, Failed, command, groups  # noqa: E402
+from matrix import B, OWNED, SCHEDULES, STRATEGIES, WRAPS, Failed, command, groups  # noqa: E402
 
 DIGITS = HERE.parent.parent / "examples/digits"
 matrix.COMPILE["digits"] = ["--loss=cross_entropy"]
@@ -38,7 +38,7 @@ SHARED = ["parameters", "gradients", "sent copies"]
 def draw(rng):
     """A program, and runs of it."""
     c = {"model": rng.choice(MODELS), "strategy": rng.choice(STRATEGIES), "wrap": rng.choice(list(WRAPS)),
-         "prefetch": rng.choice(list(PREFETCH)), "precision": rng.choice(list(PRECISIONS)), "sync": rng.choice(list(SYNCS))}
+         "prefetch": rng.choice(list(SCHEDULES)), "precision": rng.choice(list(PRECISIONS)), "sync": rng.choice(list(SYNCS))}
     c["sync"] = "one" if c["prefetch"].startswith("early") else c["sync"]  # updates in backward want one micro-batch
     worlds = [rng.choice(WORLDS)] if c["strategy"] in OWNED else WORLDS
     micros = (1,) if c["sync"] == "one" else (1, 2, 3)
@@ -47,7 +47,7 @@ def draw(rng):
 
 
 def options_of(c, world):
-    return [f"--bind=batch={B}", f"--strategy={c['strategy']}", *WRAPS[c["wrap"]], *PREFETCH[c["prefetch"]],
+    return [f"--bind=batch={B}", f"--strategy={c['strategy']}", *WRAPS[c["wrap"]], *SCHEDULES[c["prefetch"]],
             *PRECISIONS[c["precision"]], *SYNCS[c["sync"]], *([f"--world={world}"] if c["strategy"] in OWNED else [])]
 
 

@@ -130,6 +130,9 @@ PREFETCH = {
     "no-ring": ["--limit-all-gathers=0"],
     "ring-of-3": ["--limit-all-gathers=3"],
     "late": ["--limit-reduces=3"],
+}
+SCHEDULES = {  # those of steps of one micro-batch
+    **PREFETCH,
     "early-updates": ["--update=backward"],
     "early-updates-at-once": ["--update=backward", "--limit-reduces=0", "--backward-prefetch=pre:2"],
 }
@@ -363,7 +366,7 @@ class Matrix:
 
     def case(self, c):
         """One combination at one number of ranks; returns lines for the log."""
-        options = [f"--bind=batch={B}", f"--strategy={c['strategy']}", *WRAPS[c["wrap"]], *PREFETCH[c["prefetch"]]]
+        options = [f"--bind=batch={B}", f"--strategy={c['strategy']}", *WRAPS[c["wrap"]], *SCHEDULES[c["prefetch"]]]
         if c["strategy"] in OWNED:
             options.append(f"--world={c['world']}")
         lines = []
@@ -413,7 +416,7 @@ def parse_args():
     p.add_argument("--models", default=",".join(MODELS))
     p.add_argument("--strategies", default=",".join(STRATEGIES))
     p.add_argument("--wraps", default=",".join(WRAPS))
-    p.add_argument("--prefetch", default=",".join(PREFETCH))
+    p.add_argument("--prefetch", default=",".join(SCHEDULES))
     p.add_argument("--worlds", default=",".join(map(str, WORLDS)))
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--log")
