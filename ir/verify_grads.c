@@ -333,8 +333,8 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 	}
 	GradRegion *g = grad_of(p, unit);
 	if (g && g->readers)
-		g->readers--;
-	else if (stays_in_flat(p, last) && x->type.kind == TYPE_FLAT)
+		g->readers -= !p->early || op->kind == OP_UPDATE_SHARD;
+	else if (p->early || (stays_in_flat(p, last) && x->type.kind == TYPE_FLAT))
 		plan_fail(p, "gradient-slot", last, "%s reads the gradient of unit %s after another one was begun in "
 			"its memory", op_info[op->kind].text, unit->name);
 }
@@ -342,7 +342,7 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 static void update(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
-	plan_check_variant(p, op, ir_ends_step(p->m), "update-once");
+	plan_check_variant(p, op, ir_ends_step(p->m) && !(p->early && p->m->sync), "update-once");
 	if (u->update)
 		plan_fail(p, "update-once", op, "unit %s is updated twice in a step", op->unit->name);
 	if (!p->step_scalars)

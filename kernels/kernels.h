@@ -484,11 +484,9 @@ K_HALVES(K_DECL)
 
 /* Sets the gaps of flat (numel elements of `size` bytes) to zero. */
 void k_zero_gaps(void *flat, int64_t numel, const Segment *seg, int64_t n_seg, int size);
-/* *out = the sum of |g|^p over the segments, in f64; for p = inf the largest |g|, or NaN if there is a NaN.  The part
- * of each segment is also joined to by_tensor[seg.tensor]; by_tensor may be NULL.  g is f32, bf16 or f16.  work: on
- * CUDA kwork_cuda_norm_parts bytes. */
-void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	double p, void *work);
+/* Joins to *norm, which is 0 in front of the first part, the sum of |g|^p over the segments, in f64; for p = inf the
+ * largest |g|, or NaN if there is a NaN.  g is f32, bf16 or f16.  work: on CUDA kwork_cuda_norm_parts bytes. */
+void k_norm(double *norm, const void *g, KDType g_type, const Segment *seg, int64_t n_seg, double p, void *work);
 double k_norm_join(double a, double b, double p); /* the norm's sum or maximum of two parts */
 
 /* sum += x; adds the gradients of micro-batches. */

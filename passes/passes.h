@@ -312,9 +312,10 @@ void schedule_events(Module *m);
  * that stands in backward. */
 void schedule_grad_slots(Module *m);
 
-/* schedule/updates.c: puts the updates, and the step's scalars, to where --update=backward wants them; whether they
- * stand in backward. */
+/* schedule/updates.c: puts the updates, and the step's scalars, to where --update=backward wants them; refuses a module
+ * in which they cannot stand there; whether they do. */
 void schedule_updates(Module *m);
+bool updates_can_move(const Module *m, Diag *d);
 bool updates_are_early(const Module *m);
 
 /* expand.c: the result of a batch norm with the given mean and variance, made of elementwise ops. */

@@ -66,8 +66,7 @@ static double part_of(const void *g, KDType type, int64_t n, double p)
 	return s;
 }
 
-void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	double p, void *work)
+void k_norm(double *norm, const void *g, KDType g_type, const Segment *seg, int64_t n_seg, double p, void *work)
 {
 	double part[CHUNKS], total = 0;
 	(void)work;
@@ -82,9 +81,7 @@ void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const 
 		double s = 0;
 		for (int64_t c = 0; c < chunks; c++)
 			s = k_norm_join(s, part[c], p);
-		if (by_tensor)
-			by_tensor[seg[k].tensor] = k_norm_join(by_tensor[seg[k].tensor], s, p);
 		total = k_norm_join(total, s, p);
 	}
-	*out = total;
+	*norm = k_norm_join(*norm, total, p);
 }

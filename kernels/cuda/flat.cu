@@ -2,11 +2,12 @@
  * search for what is not finite.
  *
  * A part of a norm is the sum over the elements that one segment has in one chunk of the flat.  When the parts of
- * chunk c and segment k are visited in order, c + k grows by one, so part (c, k) is kept at c + k in work.  One block
- * joins the parts, for each segment and then over all. */
+ * chunk c and segment k are visited in order, c + k grows by one, so part (c, k) is kept at c + k in work.  The block
+ * that is done last joins the parts, for each segment and then over all. */
+#include "kernels/cuda/arrive.cuh"
 #include "kernels/cuda/segments.cuh"
 
-enum { FLAT_BLOCK = 256, GAP_PARTS = 16, JOIN_BLOCK = 1024, PER = 8 };
+enum { FLAT_BLOCK = 256, FLAT_WARPS = FLAT_BLOCK / (int)WARP, GAP_PARTS = 16, PER = 8 };
 
 /* ---- gaps ---- */
 
@@ -59,8 +60,35 @@ template <NormOf N> struct NormJoin {
 	}
 };
 
-template <NormOf N, class G> static __global__ void __launch_bounds__(FLAT_BLOCK) norm_parts(double *part, const G *g,
-	const Segment *seg, int64_t n_seg, double p)
+static __device__ unsigned norm_arrived;
+
+/* Joins all parts to *norm: a warp has every so many segments, a lane so many parts of one. */
+template <NormOf N> __device__ void join_parts(double *norm, const double *part, const Segment *seg, int64_t n_seg)
+{
+	__shared__ double of_warp[FLAT_WARPS];
+	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+	int64_t length = flat_chunk_length(seg, n_seg);
+	NormJoin<N> join;
+	double all = 0;
+	for (int64_t k = warp; k < n_seg; k += FLAT_WARPS) {
+		double s = 0;
+		int64_t first = seg[k].begin / length;
+		int64_t last = seg[k].length > 0 ? (seg[k].begin + seg[k].length - 1) / length : first - 1;
+		for (int64_t c = first + lane; c <= last; c += WARP)
+			s = join(s, __ldcg(&part[c + k]));
+		all = join(all, warp_reduce(s, join));
+	}
+	if (lane == 0)
+		of_warp[warp] = all;
+	__syncthreads();
+	for (int i = 1; threadIdx.x == 0 && i < FLAT_WARPS; i++)
+		all = join(all, of_warp[i]);
+	if (threadIdx.x == 0)
+		*norm = join(*norm, all);
+}
+
+template <NormOf N, class G> static __global__ void __launch_bounds__(FLAT_BLOCK) norm_parts(double *norm, double *part,
+	const G *g, const Segment *seg, int64_t n_seg, double p)
 {
 	__shared__ double scratch[33];
 	FlatChunk chunk = flat_chunk(seg, n_seg);
@@ -79,67 +107,41 @@ template <NormOf N, class G> static __global__ void __launch_bounds__(FLAT_BLOCK
 		if (threadIdx.x == 0)
 			part[(int64_t)blockIdx.x + k] = s;
 	}
+	if (arrives_last(&norm_arrived, gridDim.x))
+		join_parts<N>(norm, part, seg, n_seg);
 }
 
-/* One block; a warp for each segment. */
-template <NormOf N> static __global__ void __launch_bounds__(JOIN_BLOCK) norm_join(double *out, double *by_tensor,
-	double *part, const Segment *seg, int64_t n_seg)
+template <NormOf N, class G>
+static void norm_of(double *norm, const void *g, const Segment *seg, int64_t n_seg, double p, void *work)
 {
-	__shared__ double of_warp[WARP];
-	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-	int64_t length = n_seg > 0 ? flat_chunk_length(seg, n_seg) : 0;
-	NormJoin<N> join;
-	double all = 0;
-	for (int64_t k = warp; k < n_seg; k += WARP) {
-		double s = 0;
-		int64_t first = length > 0 ? seg[k].begin / length : 0;
-		int64_t last = seg[k].length > 0 ? (seg[k].begin + seg[k].length - 1) / length : first - 1;
-		for (int64_t c = first + lane; c <= last; c += WARP)
-			s = join(s, part[c + k]);
-		s = warp_reduce(s, join);
-		all = join(all, s);
-		if (lane == 0)
-			part[first + k] = s; /* no other segment uses this place */
-	}
-	if (lane == 0)
-		of_warp[warp] = all;
-	__syncthreads();
-	if (threadIdx.x != 0)
-		return;
-	for (int i = 1; i < WARP; i++)
-		all = join(all, of_warp[i]);
-	*out = all;
-	for (int64_t k = 0; by_tensor && k < n_seg; k++) {
-		double *to = by_tensor + seg[k].tensor;
-		*to = join(*to, part[(length > 0 ? seg[k].begin / length : 0) + k]);
-	}
+	LAUNCH((norm_parts<N, G>), K_FLAT_CHUNKS, FLAT_BLOCK, 0, k_stream, norm, (double *)work, (const G *)g, seg, n_seg,
+		p);
 }
 
-template <NormOf N> static void norm_as(double *out, double *by_tensor, const void *g, KDType g_type,
-	const Segment *seg, int64_t n_seg, double p, double *part)
+template <class G>
+static void norm_as(double *norm, const void *g, const Segment *seg, int64_t n_seg, double p, void *work)
 {
-	if (n_seg > 0 && g_type == K_F32)
-		LAUNCH((norm_parts<N, float>), K_FLAT_CHUNKS, FLAT_BLOCK, 0, k_stream, part, (const float *)g, seg, n_seg, p);
-	else if (n_seg > 0 && g_type == K_BF16)
-		LAUNCH((norm_parts<N, Bf16>), K_FLAT_CHUNKS, FLAT_BLOCK, 0, k_stream, part, (const Bf16 *)g, seg, n_seg, p);
-	else if (n_seg > 0)
-		LAUNCH((norm_parts<N, F16>), K_FLAT_CHUNKS, FLAT_BLOCK, 0, k_stream, part, (const F16 *)g, seg, n_seg, p);
-	LAUNCH(norm_join<N>, 1, JOIN_BLOCK, 0, k_stream, out, by_tensor, part, seg, n_seg);
-}
-
-void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	double p, void *work)
-{
-	double *part = (double *)work;
-	want_flat(g, "gradients");
 	if (p == (double)INFINITY)
-		norm_as<NORM_MAX>(out, by_tensor, g, g_type, seg, n_seg, p, part);
+		norm_of<NORM_MAX, G>(norm, g, seg, n_seg, p, work);
 	else if (p == 1)
-		norm_as<NORM_1>(out, by_tensor, g, g_type, seg, n_seg, p, part);
+		norm_of<NORM_1, G>(norm, g, seg, n_seg, p, work);
 	else if (p == 2)
-		norm_as<NORM_2>(out, by_tensor, g, g_type, seg, n_seg, p, part);
+		norm_of<NORM_2, G>(norm, g, seg, n_seg, p, work);
 	else
-		norm_as<NORM_P>(out, by_tensor, g, g_type, seg, n_seg, p, part);
+		norm_of<NORM_P, G>(norm, g, seg, n_seg, p, work);
+}
+
+void k_norm(double *norm, const void *g, KDType g_type, const Segment *seg, int64_t n_seg, double p, void *work)
+{
+	want_flat(g, "gradients");
+	if (n_seg == 0)
+		return;
+	if (g_type == K_F32)
+		norm_as<float>(norm, g, seg, n_seg, p, work);
+	else if (g_type == K_BF16)
+		norm_as<Bf16>(norm, g, seg, n_seg, p, work);
+	else
+		norm_as<F16>(norm, g, seg, n_seg, p, work);
 }
 
 /* ---- one result for each element ---- */

@@ -11,7 +11,7 @@
  * and such reductions are rare. */
 #include <type_traits>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/arrive.cuh"
 #include "kernels/cuda/work.h"
 #include "kernels/dims.h"
 
@@ -191,23 +191,6 @@ __device__ __forceinline__ void reduce_rows(typename Op::Acc (*sums)[COLS * V], 
 	__syncthreads();
 }
 
-/* Whether the block is the last of its group, whose parts of all blocks can be read then.  All threads of the block
- * must call it. */
-__device__ __forceinline__ bool arrives_last(int64_t group, int64_t blocks)
-{
-	__shared__ bool last;
-	__threadfence();
-	__syncthreads();
-	if (threadIdx.x == 0 && threadIdx.y == 0) {
-		last = atomicAdd(&arrived[group], 1u) + 1 == (unsigned)blocks;
-		if (last)
-			arrived[group] = 0;
-		__threadfence();
-	}
-	__syncthreads();
-	return last;
-}
-
 /* Kept columns: a block makes one chunk of COLS * V neighbouring results, a thread V of them.  joins: the last block of
  * the same columns merges their chunks. */
 template <class Y, class T, class Op, int V> static __global__ void __launch_bounds__(THREADS, 3)
@@ -230,7 +213,7 @@ cols(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op, bool joins)
 				if (first + c < r.n)
 					put(y, part, r, op, chunk, to + c, sum);
 			});
-		if (!joins || !arrives_last(group, r.chunks))
+		if (!joins || !arrives_last(&arrived[group], r.chunks))
 			continue;
 		reduce_rows<V>(sums, op, 0, c0 < r.n ? r.chunks : 0, [&](Acc *acc, int64_t i) {
 			#pragma unroll

@@ -57,12 +57,13 @@ static bool check_early(const Options *o, const Clip *clip, const LossScale *sca
 		{"--loss-scale=dynamic", "it watches the norm; --loss-scale=X and bf16 do not",
 			scale->kind == LOSS_SCALE_DYNAMIC},
 		{"--accum=many", "gradients of all units wait for the last micro-batch", options_many(o)},
+		{"--check-nan", "an update that a finding leaves out would be made already", o->graph.check_nan},
 	};
 	int before = d->errors;
 	for (int i = 0; o->graph.update == UPDATE_IN_BACKWARD && i < COUNT_OF(cannot); i++)
 		if (cannot[i].given)
-			diag_error(d, "--update=backward", "units are updated before the norm of all gradients is known, so %s is "
-				"not possible: %s; or take --update=end", cannot[i].option, cannot[i].why);
+			diag_error(d, "--update=backward", "units are updated before all gradients are known, so %s is not "
+				"possible: %s; or take --update=end", cannot[i].option, cannot[i].why);
 	return d->errors == before;
 }
 

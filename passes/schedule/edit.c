@@ -449,6 +449,23 @@ static bool check_edit(Edit *e)
 	return !n;
 }
 
+/* With updates in backward the step's scalars stand where the first update wants them. */
+static bool check_scalars(Edit *e)
+{
+	const Schedule *now = schedule_list(e->m, false, e->a);
+	int before = e->d->errors;
+	for (int i = 0; i < e->part[0]->n; i++)
+		for (int k = 0; k < now->n; k++) {
+			const ScheduleEntry *x = &e->part[0]->at[i];
+			bool is = x->issue == now->at[k].issue && x->issue->kind == OP_ALL_REDUCE_SCALARS;
+			if (is && !same_point(&x->to[AT_ISSUE], &x->point[AT_ISSUE])
+				&& !same_point(&x->to[AT_ISSUE], &now->at[k].point[AT_ISSUE]))
+				refuse(e, x->line, "with --update=backward all_reduce_scalars stands in front of the first update: it "
+					"cannot be moved by itself");
+		}
+	return e->d->errors == before;
+}
+
 bool schedule_apply(Module *m, const char *path, Diag *d)
 {
 	Edit e = {.m = m, .a = arena_new(), .d = d, .path = path};
@@ -464,11 +481,13 @@ bool schedule_apply(Module *m, const char *path, Diag *d)
 		move_part(&e, true);
 		set_slots(&e, e.part[0]);
 		set_slots(&e, e.part[1]);
-		if (updates_are_early(m))
+		if (updates_are_early(m)) {
 			schedule_updates(m);
+			ok = check_scalars(&e);
+		}
 		schedule_grad_slots(m);
 		schedule_events(m);
-		ok = check_edit(&e);
+		ok = check_edit(&e) && ok;
 	}
 	arena_free(e.a);
 	return ok;

@@ -2,9 +2,9 @@
  * is issued, waited for and released.
  *
  * A point is a gap between two ops that compute something: SECTION+N lies in front of the N-th, SECTION+end behind
- * the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident), views and
- * copies of pass memory are not counted, so that an edit does not move the other points.  Events and gradient slots
- * are not written, since they follow from the order.  edit.c reads the file back. */
+ * the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident, updates in
+ * backward), views and copies of pass memory are not counted, so that an edit does not move the other points.
+ * Events and gradient slots are not written, since they follow from the order.  edit.c reads the file back. */
 #include "passes/schedule/file.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@
  * it. */
 bool schedule_counts(const Op *op)
 {
-	if (op_info[op->kind].flags & (COMM | VIEW) || (op->kind == OP_COPY && !strcmp(op->loc->role, "memory")))
+	bool early = op->section == SEC_BACKWARD && (op->kind == OP_UPDATE_SHARD || op->kind == OP_STEP_SCALARS);
+	if (early || op_info[op->kind].flags & (COMM | VIEW) || (op->kind == OP_COPY && !strcmp(op->loc->role, "memory")))
 		return false;
 	return op->kind != OP_WAIT && op->kind != OP_RESHARD && op->kind != OP_RECORD && op->kind != OP_ZERO_GAPS
 		&& op->kind != OP_RESIDENT && op->kind != OP_CARRIED && op->kind != OP_CARRY && op->kind != OP_CARRIED_GRAD

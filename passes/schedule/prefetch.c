@@ -311,6 +311,8 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	slip_waits(&p, &o->sharding, d);
 	arena_free(p.a);
 	broadcast_buffers(m, o, d);
+	if (o->graph.update == UPDATE_IN_BACKWARD && !updates_can_move(m, d))
+		return false;
 	if (o->graph.update == UPDATE_IN_BACKWARD)
 		schedule_updates(m);
 	schedule_grad_slots(m);

@@ -30,6 +30,21 @@ bool updates_are_early(const Module *m)
 	return false;
 }
 
+/* Pass optimizer refuses this of options; a text may have been made with others. */
+bool updates_can_move(const Module *m, Diag *d)
+{
+	const Op *step = ir_find_in_step(m, OP_STEP_SCALARS);
+	if (m->sync)
+		diag_error(d, "--update=backward", "\"%s\" is one of several micro-batches: gradients of all units wait for "
+			"the last one", m->name);
+	else if (step && op_in(step, 0))
+		diag_error(d, "--update=backward", "step_scalars of \"%s\" reads a norm of all gradients, %%%s: make the text "
+			"with --grad-norm=off, and without --clip=P", m->name, op_in(step, 0)->name);
+	else
+		return true;
+	return false;
+}
+
 static void note_reads(Updates *u, Op *op)
 {
 	bool holds = op->kind == OP_ALL_GATHER || op->kind == OP_RESHARD || op->kind == OP_RESIDENT;

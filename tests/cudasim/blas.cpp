@@ -363,7 +363,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
 	Product p = {*op, *a, *b, *d, (const char *)A, (const char *)B, (char *)D, (char *)workspace,
 		(size_t)algo->data[ALGO_BYTES], f64 ? *(const double *)alpha : *(const float *)alpha,
 		f64 ? *(const double *)beta : *(const float *)beta, (int64_t)algo->data[ALGO_SPLIT]};
-	sim_issue(stream, "cublasLtMatmul", [p] {
+	sim_issue_kernel(stream, "cublasLtMatmul", [p] {
 		p.op.compute == CUBLAS_COMPUTE_64F ? compute<double>(p) : compute<float>(p);
 		return true;
 	});

@@ -360,7 +360,7 @@ static cudnnStatus_t launch(const char *call, cudnnHandle_t handle, Job j, int a
 		sim_must_reach(j.B, (size_t)(j.y.dim[1] * size), (name + ": bias").c_str());
 	if (j.bytes)
 		sim_must_reach(j.work, j.bytes, (name + ": workspace").c_str());
-	sim_issue(handle->stream, name, [j] {
+	sim_issue_kernel(handle->stream, name, [j] {
 		j.c.compute == CUDNN_DATA_DOUBLE ? compute<double>(j) : compute<float>(j);
 		return true;
 	});

@@ -410,6 +410,6 @@ cudaError_t sim_launch_raw(const char *name, dim3 grid, dim3 b, size_t shared, c
 		return sim_error(cudaErrorNoKernelImageForDevice);
 	auto l = std::make_shared<Launch>();
 	*l = {name, grid, b, shared, kernel, thread, std::vector<char>((const char *)args, (const char *)args + bytes)};
-	sim_issue(stream, name, [l] { run_grid(*l); return true; });
+	sim_issue_kernel(stream, name, [l] { run_grid(*l); return true; });
 	return cudaSuccess;
 }

@@ -136,7 +136,8 @@ cudaError_t allocate(void **p, size_t bytes, cudaMemoryType type, const char *ca
 			return sim_error(cudaErrorMemoryAllocation);
 		ASAN_POISON_MEMORY_REGION((char *)*p + bytes, whole - bytes);
 	}
-	memset(*p, 0xFF, bytes);
+	if (!sim_setting("CUDASIM_IDLE", 0))
+		memset(*p, 0xFF, bytes);
 	protect(r, false);
 	ranges[(uintptr_t)*p] = r;
 	add_counts(type, (long long)bytes);

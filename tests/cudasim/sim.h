@@ -20,6 +20,11 @@ typedef std::function<bool()> SimWork;
 /* exclusive: between its first call and its end no other exclusive node is called, as collectives hold a device. */
 void sim_issue(cudaStream_t stream, const std::string &name, SimWork work, bool exclusive = false);
 
+/* The same for a kernel.  CUDASIM_LAUNCHES=FILE: at the end each name is added to the file, behind how often it was
+ * issued, and not for a capture.  CUDASIM_IDLE=1: no kernel runs and device memory is not filled, so that a program of
+ * any size shows what it issues. */
+void sim_issue_kernel(cudaStream_t stream, const std::string &name, SimWork work);
+
 /* Ends the process with a message: what the program did is an error on a device. */
 [[noreturn]] void sim_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -407,6 +407,39 @@ void sim_issue(cudaStream_t stream, const std::string &name, SimWork work, bool 
 	after_issue();
 }
 
+/* ---- kernels that are counted ---- */
+
+static std::map<std::string, long long> launches; /* under lock */
+
+static void report_launches()
+{
+	FILE *f = fopen(getenv("CUDASIM_LAUNCHES"), "a");
+	for (auto &l : launches)
+		if (f)
+			fprintf(f, "%lld %s\n", l.second, l.first.c_str());
+	if (f)
+		fclose(f);
+}
+
+static void count_launch(cudaStream_t stream, const std::string &name)
+{
+	std::lock_guard<std::recursive_mutex> hold(lock);
+	if (stream_of(stream, name.c_str())->capture)
+		return;
+	if (launches.empty())
+		atexit(report_launches);
+	launches[name]++;
+}
+
+void sim_issue_kernel(cudaStream_t stream, const std::string &name, SimWork work)
+{
+	if (getenv("CUDASIM_LAUNCHES"))
+		count_launch(stream, name);
+	if (sim_setting("CUDASIM_IDLE", 0))
+		work = [] { return true; };
+	sim_issue(stream, name, std::move(work));
+}
+
 /* ---- streams ---- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)

@@ -134,12 +134,9 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
 		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
 			const SegmentList *seg = &rt->p->optim.mine[units[i]][f];
-			double part = 0;
-			if (!u->flat[f].trainable)
-				continue;
-			k_norm(&part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
-				seg->at, seg->n, p, NULL);
-			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
+			if (u->flat[f].trainable)
+				k_norm(&rt->p->optim.norm, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
+					seg->at, seg->n, p, NULL);
 		}
 	}
 }

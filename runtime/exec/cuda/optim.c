@@ -20,6 +20,14 @@ static StepState *state_of(const Rt *rt)
 	return (StepState *)(void *)rt->scalars;
 }
 
+/* Whether elements of a flat gradient belong to no parameter. */
+static bool has_gaps(const SegmentList *seg, int64_t numel)
+{
+	for (int64_t i = 0; i < seg->n; i++)
+		numel -= seg->at[i].length;
+	return numel > 0;
+}
+
 void rt_zero_gaps(Rt *rt, int unit)
 {
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
@@ -27,9 +35,9 @@ void rt_zero_gaps(Rt *rt, int unit)
 	int64_t ranks = layout_split(u->strategy, &who).ranks;
 	for (int f = 0; f < u->n_flats; f++) {
 		SegmentList seg = cuda_segments(rt, unit, f, true);
-		if (u->flat[f].trainable)
-			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, ranks), seg.at, seg.n,
-				dtype_info[u->flat[f].grad].bytes);
+		int64_t numel = layout_flat_numel(u->flat[f].numel, ranks);
+		if (u->flat[f].trainable && has_gaps(&rt->p->optim.segments[unit][f], numel))
+			k_zero_gaps(rt->grad[unit][f], numel, seg.at, seg.n, dtype_info[u->flat[f].grad].bytes);
 	}
 }
 
@@ -42,11 +50,9 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
 		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
 			SegmentList seg = cuda_segments(rt, units[i], f, false);
-			if (!u->flat[f].trainable || seg.n == 0)
-				continue;
-			k_norm(&state_of(rt)->part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
-				seg.at, seg.n, p, parts);
-			step_launch_norm(state_of(rt), p, compute(rt));
+			if (u->flat[f].trainable)
+				k_norm(&state_of(rt)->mine.norm, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
+					seg.at, seg.n, p, parts);
 		}
 	}
 }

@@ -34,7 +34,6 @@ typedef struct StepState {
 	StepScalars scalars;        /* Rt.scalars */
 	StepInput in;               /* of the micro-batch that runs */
 	StepSums mine;              /* of this rank since the step began */
-	double part;                /* result of k_norm */
 	int64_t found[2];           /* of k_not_finite */
 	StepCounters counters;
 	int64_t bad_sample0;
@@ -46,8 +45,6 @@ typedef struct StepState {
  * kernels report bad input, as a device pointer. */
 void step_launch_begin(StepState *s, const StepInput *in, const KBad *bad, cudaStream_t stream);
 void step_launch_loss(StepState *s, const float *sum, const float *weight, bool mean, cudaStream_t stream);
-/* Joins what k_norm left in part to the norm of the step. */
-void step_launch_norm(StepState *s, double p, cudaStream_t stream);
 /* Completes the sums of this rank.  found: --check-nan found something. */
 void step_launch_close(StepState *s, const KBad *bad, bool found, cudaStream_t stream);
 /* Adds the sums of n ranks, in rank order, and decides what follows from them. */

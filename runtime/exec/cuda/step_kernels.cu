@@ -35,11 +35,6 @@ static __global__ void add_loss(StepState *s, const float *sum, const float *wei
 	s->mine.weight += mean ? 1 : *weight;
 }
 
-static __global__ void join_norm(StepState *s, double p)
-{
-	s->mine.norm = scalars_join_norm(s->mine.norm, s->part, p);
-}
-
 static __global__ void close_sums(StepState *s, const KBad *bad, bool found)
 {
 	note_bad(s, bad);
@@ -74,11 +69,6 @@ extern "C" void step_launch_begin(StepState *s, const StepInput *in, const KBad 
 extern "C" void step_launch_loss(StepState *s, const float *sum, const float *weight, bool mean, cudaStream_t stream)
 {
 	LAUNCH(add_loss, 1, 1, 0, stream, s, sum, weight, mean);
-}
-
-extern "C" void step_launch_norm(StepState *s, double p, cudaStream_t stream)
-{
-	LAUNCH(join_norm, 1, 1, 0, stream, s, p);
 }
 
 extern "C" void step_launch_close(StepState *s, const KBad *bad, bool found, cudaStream_t stream)
