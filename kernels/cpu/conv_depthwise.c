@@ -63,6 +63,23 @@ static int64_t taps_of(const Depthwise *s) { return s->h.taps * s->w.taps; }
 static int64_t block_floats(const Depthwise *s) { return taps_of(s) * CT; }
 static int64_t first_at_least(int64_t t, int64_t up) { return t <= 0 ? 0 : ceil_div(t, up); }
 
+/* Channels of a block; a whole one has loops of constant length. */
+INLINE void widen_block(float *to, const uint16_t *from, KDType t, int64_t n)
+{
+	if (n == CT)
+		widen(to, from, t, CT);
+	else
+		widen(to, from, t, n);
+}
+
+INLINE void narrow_block(uint16_t *to, const float *from, KDType t, int64_t n)
+{
+	if (n == CT)
+		narrow(to, from, t, CT);
+	else
+		narrow(to, from, t, n);
+}
+
 /* ---- the ring ---- */
 
 static void ring_start(Ring *r, const Depthwise *s)
@@ -83,7 +100,7 @@ static void ring_fill(Ring *r, const Depthwise *s, const uint16_t *x, int64_t i,
 		float *to = r->at + (q % s->slots * s->wide - left) * CT;
 		const uint16_t *from = x + q * s->w.from * s->c;
 		for (int64_t p = a; p < b; p++)
-			widen(to + p * s->w.up * CT, from + p * s->c, s->type, channels);
+			widen_block(to + p * s->w.up * CT, from + p * s->c, s->type, channels);
 	}
 	r->next = MAX(r->next, end);
 }
@@ -148,7 +165,7 @@ static void band(const Depthwise *s, uint16_t *y, const uint16_t *x, const float
 		for (int64_t j = 0; j < cols; j += COLS)
 			sum_columns(wide + j * CT, s, rows, j * s->w.step * CT, w + c0 * taps_of(s), bias + c0);
 		for (int64_t j = 0; j < cols; j++)
-			narrow(y + (i * s->w.to + j) * s->c, wide + j * CT, s->type, channels);
+			narrow_block(y + (i * s->w.to + j) * s->c, wide + j * CT, s->type, channels);
 	}
 }
 
@@ -159,10 +176,15 @@ static void widen_weights(const Depthwise *s, float *to, const uint16_t *w, cons
 	int64_t taps = taps_of(s);
 	float *b = to + s->blocks * block_floats(s);
 	memset(to, 0, (size_t)(s->blocks * (block_floats(s) + CT)) * sizeof *to);
-	for (int64_t c = 0; c < s->c; c++)
-		for (int64_t k = 0; k < taps; k++)
-			widen(to + c / CT * block_floats(s) + k * CT + c % CT, w + c * taps + (s->turned ? taps - 1 - k : k),
-				s->type, 1);
+	#pragma omp parallel for schedule(static)
+	for (int64_t i = 0; i < s->blocks; i++) {
+		float *block = to + i * block_floats(s);
+		for (int64_t c = i * CT; c < MIN(s->c, (i + 1) * CT); c++)
+			for (int64_t k = 0; k < taps; k++) {
+				uint16_t v = w[c * taps + (s->turned ? taps - 1 - k : k)];
+				block[k * CT + c % CT] = s->type == K_BF16 ? load_bf16(v) : load_f16(v);
+			}
+	}
 	if (bias)
 		widen(b, bias, s->type, s->c);
 }
@@ -234,7 +256,7 @@ static void sum_chunk(const Depthwise *s, float *acc, const uint16_t *x, const u
 				ring.next = 0;
 			ring_fill(&ring, s, x + image * s->h.from * s->w.from * s->c + c0, i, col, channels);
 			for (int64_t j = 0; j < cols; j++)
-				widen(wide + j * CT, dy + (r * s->w.to + col + j) * s->c + c0, s->type, channels);
+				widen_block(wide + j * CT, dy + (r * s->w.to + col + j) * s->c + c0, s->type, channels);
 			for (int64_t k = 0; k < s->h.taps; k++) {
 				const float *at = ring_row(&ring, s, i, k);
 				if (at)
@@ -244,20 +266,31 @@ static void sum_chunk(const Depthwise *s, float *acc, const uint16_t *x, const u
 	}
 }
 
+/* dw (c, taps) of one block from the sums of all chunks. */
+static void join_chunks(const Depthwise *s, void *dw, KDType to, const float *acc, int64_t block)
+{
+	int64_t chunks = chunks_of(s), taps = taps_of(s), n = block_floats(s);
+	for (int64_t k = 0; k < taps; k++) {
+		float sum[CT] = {0};
+		for (int64_t i = 0; i < chunks; i++)
+			for (int64_t j = 0; j < CT; j++)
+				sum[j] += acc[(i * s->blocks + block) * n + k * CT + j];
+		for (int64_t c = block * CT; c < MIN(s->c, (block + 1) * CT); c++)
+			narrow((char *)dw + (c * taps + k) * type_bytes(to), sum + c % CT, to, 1);
+	}
+}
+
 static void grad_w(KPrim *p, PrimArgs *t, char *work)
 {
 	Depthwise s = depthwise_of(&p->conv, false);
-	int64_t chunks = chunks_of(&s), taps = taps_of(&s), block = block_floats(&s);
+	int64_t tasks = chunks_of(&s) * s.blocks;
 	float *acc = (float *)(void *)work;
 	#pragma omp parallel for schedule(static)
-	for (int64_t i = 0; i < chunks * s.blocks; i++)
-		sum_chunk(&s, acc + i * block, t->at[1], t->at[2], i / s.blocks, i % s.blocks * CT);
-	for (int64_t i = 0; i < s.c * taps; i++) {
-		float sum = 0;
-		for (int64_t k = 0; k < chunks; k++)
-			sum += acc[(k * s.blocks + i / taps / CT) * block + i % taps * CT + i / taps % CT];
-		narrow((char *)t->at[0] + i * type_bytes(p->conv.to), &sum, p->conv.to, 1);
-	}
+	for (int64_t i = 0; i < tasks; i++)
+		sum_chunk(&s, acc + i * block_floats(&s), t->at[1], t->at[2], i / s.blocks, i % s.blocks * CT);
+	#pragma omp parallel for schedule(static)
+	for (int64_t i = 0; i < s.blocks; i++)
+		join_chunks(&s, t->at[0], p->conv.to, acc, i);
 }
 
 KPrim *conv_depthwise_create(const KConvDesc *d, ConvKind kind)

@@ -40,31 +40,56 @@ static Patches patches_of(const KConvDesc *d, ConvKind kind)
 
 static int64_t weights_of(const Patches *s) { return s->group * s->out * s->width; }
 
-/* The flat position, over samples too, that row r meets at tap k; -1: none. */
-static int64_t met(const Patches *s, int64_t r, int64_t k)
+/* The operand's index along axis i that result index `at` meets at tap `tap`; -1: none. */
+static int64_t met(const Patches *s, int i, int64_t at, int64_t tap)
 {
-	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), p = r / positions;
-	unravel(r % positions, s->d->rank, s->to, at);
-	unravel(k, s->d->rank, s->d->kernel, tap);
-	for (int i = 0; i < s->d->rank; i++) {
-		const Axis *a = &s->axis[i];
-		int64_t t = at[i] * a->step + tap[i] * a->dilation - a->left;
-		if (t < 0 || t % a->up || t / a->up >= s->from[i])
-			return -1;
-		p = p * s->from[i] + t / a->up;
+	const Axis *a = &s->axis[i];
+	int64_t t = at * a->step + tap * a->dilation - a->left;
+	return t < 0 || t % a->up || t / a->up >= s->from[i] ? -1 : t / a->up;
+}
+
+/* Taps along the last axis of one row; x: channels of the group where that axis begins.  Taps that lie side by side are
+ * one copy where the operand's channels are those of one group. */
+static void copy_taps(const Patches *s, uint16_t *to, const uint16_t *x, int64_t at)
+{
+	int last = s->d->rank - 1;
+	const Axis *a = &s->axis[last];
+	int64_t taps = s->d->kernel[last], from = at * a->step - a->left, channels = s->group * s->in;
+	if (s->group == 1 && a->up == 1 && a->dilation == 1) {
+		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, s->from[last] - from));
+		memset(to, 0, (size_t)(before * s->in) * sizeof *to);
+		memcpy(to + before * s->in, x + (from + before) * s->in, (size_t)((end - before) * s->in) * sizeof *to);
+		memset(to + end * s->in, 0, (size_t)((taps - end) * s->in) * sizeof *to);
+		return;
 	}
-	return p;
+	for (int64_t k = 0; k < taps; k++, to += s->in) {
+		int64_t p = met(s, last, at, k);
+		if (p >= 0)
+			memcpy(to, x + p * channels, (size_t)s->in * sizeof *to);
+		else
+			memset(to, 0, (size_t)s->in * sizeof *to);
+	}
 }
 
 /* Row r of group g */
 static void copy_row(const Patches *s, uint16_t *to, const uint16_t *x, int64_t r, int64_t g)
 {
-	for (int64_t k = 0; k < s->taps; k++, to += s->in) {
-		int64_t p = met(s, r, k);
-		if (p >= 0)
-			memcpy(to, x + (p * s->group + g) * s->in, (size_t)s->in * sizeof *to);
+	int last = s->d->rank - 1;
+	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->d->kernel[last];
+	unravel(r % positions, s->d->rank, s->to, at);
+	for (int64_t k = 0; k < s->taps; k += taps, to += taps * s->in) {
+		int64_t p = r / positions;
+		bool inside = true;
+		unravel(k, s->d->rank, s->d->kernel, tap);
+		for (int i = 0; i < last; i++) {
+			int64_t q = met(s, i, at[i], tap[i]);
+			inside = inside && q >= 0;
+			p = p * s->from[i] + q;
+		}
+		if (inside)
+			copy_taps(s, to, x + (p * s->from[last] * s->group + g) * s->in, at[last]);
 		else
-			memset(to, 0, (size_t)s->in * sizeof *to);
+			memset(to, 0, (size_t)(taps * s->in) * sizeof *to);
 	}
 }
 
