@@ -169,8 +169,8 @@ static inline int64_t kwork_gathered(const KShape *w, const KShape *y, int64_t g
 	return kwork_numel(y, 0, y->rank) / w->dim[0] * w->dim[1] * w->bytes + K_GEMM_WORK / 4;
 }
 
-/* Depthwise convolutions of 16-bit data (kernels/cpu/conv_depthwise.c) keep weights and a bias, or by chunks of rows the
- * sums of a weight gradient, in f32, by blocks of channels. */
+/* Depthwise convolutions of 16-bit data (kernels/cpu/conv_depthwise.c) keep weights and a bias, or by chunks of rows
+ * the sums of a weight gradient, in f32, by blocks of channels. */
 enum { K_DEPTHWISE_CHANNELS = 32, K_DEPTHWISE_CHUNKS = 16 };
 static inline int64_t kwork_depthwise(const KShape *w, int64_t group, int64_t copies)
 {
@@ -179,8 +179,8 @@ static inline int64_t kwork_depthwise(const KShape *w, int64_t group, int64_t co
 	return kwork_up(group, K_DEPTHWISE_CHANNELS) * (kwork_numel(w, 2, w->rank) * copies + 1) * 4;
 }
 
-/* Convolutions of 16-bit data as products (kernels/cpu/conv_patch.c) copy rows of patches by chunks of this size, or one
- * row where that is larger; their products widen operands where no scratch is left. */
+/* Convolutions of 16-bit data as products (kernels/cpu/conv_patch.c) copy rows of patches by chunks of this size, or
+ * one row where that is larger; their products widen operands where no scratch is left. */
 enum { K_PATCH_BYTES = 2 << 20 };
 static inline int64_t kwork_patches(const KShape *w, int64_t group)
 {

@@ -46,8 +46,8 @@ static bool has_halves(const Op *op)
 	return false;
 }
 
-/* On CPUs convolutions of channels-first f16 data have only plain loops, which are thousands of times slower than the f32
- * kernels. */
+/* On CPUs convolutions of channels-first f16 data have only plain loops, which are thousands of times slower than the
+ * f32 kernels. */
 static bool is_slow(const Op *op, const Options *o)
 {
 	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;

@@ -1,6 +1,6 @@
 /* bench/micro/kernels.c: times every kernel of a training step alone, at the shapes of GPT-2 124M (4 x 256 tokens),
- * ResNet-50 and MobileNetV2 (8 x 3 x 224 x 224) and an LSTM of two layers (32 x 64 tokens).  Prints the best time of several runs, and
- * the sum over all calls of a step.
+ * ResNet-50 (8 x 3 x 224 x 224), an LSTM of two layers (32 x 64 tokens), and of the depthwise convolutions of
+ * MobileNetV2 (8 x 3 x 224 x 224).  Prints the best time of several runs, and the sum over all calls of a step.
  *
  * usage: bench_kernels [PART-OF-A-NAME]          (bench/micro/build builds it)
  * With one thread (OMP_NUM_THREADS=1) processor time is measured, so that other processes disturb less. */

@@ -1,9 +1,9 @@
 /* kernels/cpu/conv_depthwise.c: depthwise convolutions of 16-bit channels-last data, and their gradients.
  *
  * x and y are read and written in 16 bits; sums are f32 and are rounded once.  CT channels, which fill a line of the
- * cache, are one task.  Each row of the operand is widened once, into a ring of the rows that a row of the result meets;
- * the ring holds a tile of columns that fits the nearest cache, with zeros for the padding and, in the gradient of x,
- * between the columns that stride skips.  So the gradient of x is the forward with its taps turned round.
+ * cache, are one task.  Each row of the operand is widened once, into a ring of the rows that a row of the result
+ * meets; the ring holds a tile of columns that fits the nearest cache, with zeros for the padding and, in the gradient
+ * of x, between the columns that stride skips.  So the gradient of x is the forward with its taps turned round.
  *
  * The gradient of w is summed by K_DEPTHWISE_CHUNKS runs of rows, whose sums are added in order.  No bit depends on the
  * number of threads.
@@ -169,8 +169,8 @@ static void band(const Depthwise *s, uint16_t *y, const uint16_t *x, const float
 	}
 }
 
-/* Weights (c, taps) as [block][tap][CT], in the order in which they are met, and behind them the bias; zeros where there
- * is none. */
+/* Weights (c, taps) as [block][tap][CT], in the order in which they are met, and behind them the bias; zeros where
+ * there is none. */
 static void widen_weights(const Depthwise *s, float *to, const uint16_t *w, const uint16_t *bias)
 {
 	int64_t taps = taps_of(s);
@@ -206,7 +206,8 @@ static void grad_x(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, true); }
 /* ---- the gradient of w ---- */
 
 /* acc (taps, CT) += sums over columns; taps is a constant once this is inlined. */
-INLINE void sum_taps(int taps, float *acc, const float *dy, const float *x, int64_t cols, int64_t step, int64_t dilation)
+INLINE void sum_taps(int taps, float *acc, const float *dy, const float *x, int64_t cols, int64_t step,
+	int64_t dilation)
 {
 	Vec sum[TAPS][DV];
 	#pragma GCC unroll 4

@@ -113,14 +113,14 @@ static KPrim *chunk_product(const Patches *s, ConvKind kind, int64_t rows, int64
 	KMatmulDesc m = {.dtype = s->d->dtype, .to = s->d->dtype, .m = rows, .n = s->out, .k = s->width, .tb = true,
 		.bias = s->d->bias, .ldy = s->group * s->out, .work_bytes = work_bytes};
 	if (kind == CONV_GRAD_W)
-		m = (KMatmulDesc){.dtype = s->d->dtype, .to = K_F32, .m = s->out, .n = s->width, .k = rows, .ta = true, .add = true,
-			.lda = s->group * s->out, .work_bytes = work_bytes};
+		m = (KMatmulDesc){.dtype = s->d->dtype, .to = K_F32, .m = s->out, .n = s->width, .k = rows, .ta = true,
+			.add = true, .lda = s->group * s->out, .work_bytes = work_bytes};
 	return k_matmul_create(&m);
 }
 
-/* Runs the products of all chunks and groups: each y (rows, out) = patches weights^T, or each weights += y^T patches. */
-static void run_chunks(KPrim *p, const Patches *s, char *y, const void *x, char *weights, const void *bias, bool grad_w,
-	char *work)
+/* Runs the products of all chunks and groups: y (rows, out) = patches weights^T, or weights += y^T patches. */
+static void run_chunks(KPrim *p, const Patches *s, char *y, const void *x, char *weights, const void *bias,
+	bool grad_w, char *work)
 {
 	uint16_t *rows = (uint16_t *)(void *)work;
 	int64_t bytes = grad_w ? 4 : 2;

@@ -367,8 +367,8 @@ static void run_half_conv(const HalfConv *r)
 		k_conv_grad_w_run(r->prim, r->got, r->x, r->dy, r->work);
 }
 
-/* By kernels with scratch, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of their
- * operands' type before they are f32. */
+/* By kernels with scratch, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of
+ * their operands' type before they are f32. */
 static void check_half_conv(int c, int layout, bool own, int which, KDType type, KDType to)
 {
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
@@ -394,7 +394,8 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 		run_half_conv(&r);
 	bool depthwise = !own && !case_cuda() && layout && d.group == d.c && d.group == d.o;
 	case_true(!depthwise || strcmp(k_prim_impl(p), "own:depthwise") == 0, k_prim_impl(p));
-	case_true(own || case_cuda() || !layout || strcmp(k_prim_impl(p), "own:plain") != 0, "loops, though there is scratch");
+	case_true(own || case_cuda() || !layout || strcmp(k_prim_impl(p), "own:plain") != 0,
+		"loops, though there is scratch");
 	conv_visit(&d, which == 0 ? visit_y : which == 1 ? visit_x : visit_w,
 		&(Visit){want, which == 1 ? dy : x, which == 2 ? dy : w});
 	char name[128];
