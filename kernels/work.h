@@ -169,11 +169,33 @@ static inline int64_t kwork_gathered(const KShape *w, const KShape *y, int64_t g
 	return kwork_numel(y, 0, y->rank) / w->dim[0] * w->dim[1] * w->bytes + K_GEMM_WORK / 4;
 }
 
+/* Depthwise convolutions of 16-bit data (kernels/cpu/conv_depthwise.c) keep weights and a bias, or by chunks of rows
+ * the sums of a weight gradient, in f32, by blocks of channels. */
+enum { K_DEPTHWISE_CHANNELS = 32, K_DEPTHWISE_CHUNKS = 16 };
+static inline int64_t kwork_depthwise(const KShape *w, int64_t group, int64_t copies)
+{
+	if (w->dim[1] != 1 || w->dim[0] != group)
+		return 0;
+	return kwork_up(group, K_DEPTHWISE_CHANNELS) * (kwork_numel(w, 2, w->rank) * copies + 1) * 4;
+}
+
+/* Convolutions of 16-bit data as products (kernels/cpu/conv_patch.c) copy rows of patches by chunks of this size, or
+ * one row where that is larger; their products widen operands where no scratch is left. */
+enum { K_PATCH_BYTES = 2 << 20 };
+static inline int64_t kwork_patches(const KShape *w, int64_t group)
+{
+	int64_t channels = w->dim[1] > w->dim[0] / group ? w->dim[1] : w->dim[0] / group;
+	int64_t row = kwork_numel(w, 2, w->rank) * channels * 2;
+	return kwork_up(row > K_PATCH_BYTES ? row : (int64_t)K_PATCH_BYTES, 64);
+}
+
 enum { K_CONV_SCRATCH = 1 << 20 };
 static inline int64_t kwork_conv_of(const KWorkArgs *a, const KShape *w, const KShape *y)
 {
 	int64_t group = a->group ? a->group : 1;
 	int64_t bytes = kwork_packed(w, group) + kwork_gathered(w, y, group) + K_CONV_SCRATCH;
+	if (w->bytes == 2)
+		bytes += kwork_depthwise(w, group, 1) + kwork_patches(w, group);
 	return kwork_capped(a, kwork_up(bytes, 64));
 }
 static inline int64_t kwork_conv(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->out[0]); }
@@ -187,6 +209,8 @@ static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 	int64_t group = a->group ? a->group : 1, wide = x->bytes == 2 ? 4 : x->bytes; /* 16-bit sums are f32 */
 	int64_t bytes = kwork_packed(dw, group) * (dw->bytes == 2 ? 2 : 1) + K_CONV_SCRATCH;
 	int64_t gathered = kwork_gathered(dw, dy, group);
+	if (x->bytes == 2)
+		bytes += kwork_depthwise(dw, group, K_DEPTHWISE_CHUNKS) + kwork_patches(dw, group);
 	if (gathered || group != 1 || x->rank > 4 || a->layout != 1)
 		return kwork_capped(a, kwork_up(bytes + gathered, 64));
 	bool two = x->rank == 4;

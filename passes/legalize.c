@@ -46,11 +46,12 @@ static bool has_halves(const Op *op)
 	return false;
 }
 
-/* On CPUs convolutions of f16 have only plain loops, which are thousands of times slower than the f32 kernels. */
+/* On CPUs convolutions of channels-first f16 data have only plain loops, which are thousands of times slower than the
+ * f32 kernels. */
 static bool is_slow(const Op *op, const Options *o)
 {
 	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;
-	return conv && !options_cuda(o) && op_in(op, 0)->type.dtype == DT_F16;
+	return conv && !options_cuda(o) && op_in(op, 0)->type.dtype == DT_F16 && !attr_get_int(op->attrs, "layout", 0);
 }
 
 static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)

@@ -1,6 +1,6 @@
 /* bench/micro/kernels.c: times every kernel of a training step alone, at the shapes of GPT-2 124M (4 x 256 tokens),
- * ResNet-50 (8 x 3 x 224 x 224) and an LSTM of two layers (32 x 64 tokens).  Prints the best time of several runs, and
- * the sum over all calls of a step.
+ * ResNet-50 (8 x 3 x 224 x 224), an LSTM of two layers (32 x 64 tokens), and of the depthwise convolutions of
+ * MobileNetV2 (8 x 3 x 224 x 224).  Prints the best time of several runs, and the sum over all calls of a step.
  *
  * usage: bench_kernels [PART-OF-A-NAME]          (bench/micro/build builds it)
  * With one thread (OMP_NUM_THREADS=1) processor time is measured, so that other processes disturb less. */
@@ -85,12 +85,13 @@ static void conv(int count, int64_t c, int64_t in, int64_t o, int64_t k, int64_t
 {
 	static const char *const kinds[] = {"conv", "conv_grad_x", "conv_grad_w"};
 	int64_t n = 8, pad = k / 2, out = (in + 2 * pad - k) / stride + 1;
-	KConvDesc d = {.dtype = K_F32, .rank = 2, .n = n, .c = c, .o = o, .group = group, .in = {in, in},
+	KConvDesc d = {.dtype = dtype, .to = K_F32, .rank = 2, .n = n, .c = c, .o = o, .group = group, .in = {in, in},
 		.out = {out, out},
 		.kernel = {k, k}, .stride = {stride, stride}, .dilation = {1, 1}, .pad = {pad, pad},
 			.pad_end = {pad, pad},
 		.layout = 1, .work_bytes = WORK};
 	float *x = NULL, *y = NULL, *w = NULL;
+	int64_t bytes = dtype == K_F32 ? 4 : 2;
 	for (int kind = 0; kind < 3; kind++) {
 		char name[128];
 		snprintf(name, sizeof name, "%s %ld@%ld->%ld k%ld s%ld g%ld", kinds[kind], (long)c, (long)in,
@@ -98,14 +99,14 @@ static void conv(int count, int64_t c, int64_t in, int64_t o, int64_t k, int64_t
 			(long)stride, (long)group);
 		if (!wanted(name) || (kind == 1 && !grad_x))
 			continue;
-		x = x ? x : floats(n * c * in * in);
-		y = y ? y : floats(n * o * out * out);
-		w = w ? w : floats(o * c / group * k * k);
+		x = x ? x : operand(n * c * in * in);
+		y = y ? y : operand(n * o * out * out);
+		w = w ? w : operand(o * c / group * k * k);
 		KPrim *p = kind == 0 ? k_conv_create(&d) : kind == 1 ? k_conv_grad_x_create(&d)
 			: k_conv_grad_w_create(&d);
 		double flops = 2.0 * (double)(n * out * out) * (double)(o * c / group * k * k);
 		snprintf(name + strlen(name), 40, " %s", k_prim_impl(p));
-		TIME(name, count, 4 * (n * c * in * in + n * o * out * out), flops,
+		TIME(name, count, bytes * (n * c * in * in + n * o * out * out), flops,
 			kind == 0 ? k_conv_run(p, y, x, w, NULL, work) : kind == 1 ? k_conv_grad_x_run(p, x, y, w, NULL,
 				work)
 			: k_conv_grad_w_run(p, w, x, y, work));
@@ -277,6 +278,26 @@ static const int resnet50[][6] = {
 	{1, 1024, 14, 512, 1, 1}, {1, 512, 14, 512, 3, 2}, {3, 512, 7, 2048, 1, 1}, {1, 1024, 14, 2048, 1, 2},
 	{2, 2048, 7, 512, 1, 1}, {2, 512, 7, 512, 3, 1}};
 
+/* The same for the depthwise convolutions of MobileNetV2: count, channels, size, stride. */
+static const int mobilenet[][4] = {{1, 32, 112, 1}, {1, 96, 112, 2}, {1, 144, 56, 1}, {1, 144, 56, 2}, {2, 192, 28, 1},
+	{1, 192, 28, 2}, {4, 384, 14, 1}, {2, 576, 14, 1}, {1, 576, 14, 2}, {3, 960, 7, 1}};
+
+static void depthwise(void)
+{
+	for (size_t i = 0; i < sizeof mobilenet / sizeof *mobilenet; i++) {
+		const int *c = mobilenet[i];
+		conv(c[0], c[1], c[2], c[1], 3, c[3], c[1], true);
+	}
+}
+
+static void resnet_convolutions(void)
+{
+	for (size_t i = 0; i < sizeof resnet50 / sizeof *resnet50; i++) {
+		const int *c = resnet50[i];
+		conv(c[0], c[1], c[2], c[3], c[4], c[5], 1, i > 0);
+	}
+}
+
 static void pools(void)
 {
 	if (!wanted("pool"))
@@ -374,11 +395,17 @@ int main(int argc, char **argv)
 	dtype = K_BF16;
 	gpt2_rest_bf16();
 	sum("GPT-2: the rest in bf16, short of the loss");
-	for (size_t i = 0; i < sizeof resnet50 / sizeof *resnet50; i++) {
-		const int *c = resnet50[i];
-		conv(c[0], c[1], c[2], c[3], c[4], c[5], 1, i > 0);
+	static const struct { KDType type; const char *resnet, *mobilenet; } images[] = {
+		{K_F32, "ResNet-50: convolutions", "MobileNetV2: depthwise convolutions"},
+		{K_BF16, "ResNet-50: convolutions, bf16", "MobileNetV2: depthwise convolutions, bf16"},
+		{K_F16, "ResNet-50: convolutions, f16", "MobileNetV2: depthwise convolutions, f16"}};
+	for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
+		dtype = images[i].type;
+		resnet_convolutions();
+		sum(images[i].resnet);
+		depthwise();
+		sum(images[i].mobilenet);
 	}
-	sum("ResNet-50: convolutions");
 	bn(1, 64, 112);
 	bn(6, 64, 56);
 	bn(4, 256, 56);
@@ -393,9 +420,6 @@ int main(int argc, char **argv)
 	bn(4, 2048, 7);
 	pools();
 	sum("ResNet-50: statistics and pooling");
-	conv(1, 144, 56, 144, 3, 1, 144, true);
-	conv(1, 96, 112, 96, 3, 2, 96, true);
-	conv(1, 24, 56, 144, 1, 1, 1, true);
 	free(work);
 	return 0;
 }

@@ -2,8 +2,9 @@
  *
  * Weights arrive row-major, or in a packed layout that the caller names.  Most implementations want a layout of their
  * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked.  Convolutions
- * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, and those for which the
- * library has only a reference implementation to conv_plain.c. */
+ * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, depthwise ones of
+ * 16-bit data to conv_depthwise.c, others of 16-bit data for which the library has only a reference implementation to
+ * conv_patch.c, and what else it has no other for to conv_plain.c. */
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/layouts.h"
@@ -250,10 +251,14 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 	if (numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
 	p = conv_product_create(d, kind);
+	if (!p)
+		p = conv_depthwise_create(d, kind);
 	if (!p && kind == CONV_GRAD_W)
 		p = conv_grad_w_create(d);
 	if (!p && (d->dtype == K_F32 || is_half(d->dtype)))
 		p = create_library(d, kind);
+	if (!p)
+		p = conv_patch_create(d, kind);
 	return p ? p : conv_plain_create(d, kind);
 }
 

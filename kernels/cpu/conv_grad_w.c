@@ -6,8 +6,8 @@
  * none has a special case at the edge.  One thread keeps a tile of dw in registers over a chunk and adds chunk by
  * chunk, in order, so the number of threads changes no bit.  16-bit operands are widened as they are packed.
  *
- * Returns NULL for groups, three spatial dims, channels-first data, f64, and f32 with few channels: conv.c then asks
- * oneDNN or conv_plain.c. */
+ * Returns NULL for groups, three spatial dims, channels-first data, f64, and few channels: conv.c then asks oneDNN,
+ * conv_patch.c or conv_plain.c. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
@@ -202,7 +202,7 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 KPrim *conv_grad_w_create(const KConvDesc *d)
 {
 	bool few = d->c < VW || d->o < OT / 2; /* most of a tile would be padding */
-	if (d->dtype == K_F64 || d->rank > 2 || !d->layout || d->group != 1 || (few && d->dtype == K_F32))
+	if (d->dtype == K_F64 || d->rank > 2 || !d->layout || d->group != 1 || few)
 		return NULL;
 	Taps t = taps_of(d);
 	int64_t bytes = (x_floats(&t) + dy_floats(&t) + dw_floats(&t)) * 4;

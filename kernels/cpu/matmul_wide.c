@@ -52,8 +52,8 @@ static void make_tile(const KMatmulDesc *d, Tile t, void *y, const uint16_t *a, 
 {
 	float at[MB * AR], bt[KB * NB], c[MB * NB];
 	int64_t wide = round_up(t.n, VW); /* columns beyond n come from zeros and are not stored */
-	memset(bt, 0, sizeof bt);
-	memset(c, 0, sizeof c);
+	memset(bt, 0, (size_t)(MIN(KB, d->k) * NB) * sizeof *bt);
+	memset(c, 0, (size_t)(t.m * NB) * sizeof *c);
 	for (t.k = 0; t.k < d->k; t.k += KB) {
 		t.depth = MIN(KB, d->k - t.k);
 		if (d->ta)

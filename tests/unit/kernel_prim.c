@@ -202,6 +202,10 @@ static const Conv convs[] = {
 	{1, 2, 16, 16, 1, {31}, {1}, {1}, {1}, {0}, {0}},
 	{1, 2, 16, 32, 16, {31}, {4}, {1}, {1}, {3}, {0}},
 	{3, 1, 4, 6, 1, {5, 6, 7}, {3, 2, 3}, {1, 2, 1}, {1, 1, 1}, {1, 0, 1}, {1, 1, 1}},
+	{2, 1, 40, 40, 40, {40, 67}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}, /* several tiles and bands of rows */
+	{2, 2, 34, 34, 34, {11, 12}, {5, 4}, {2, 1}, {1, 2}, {2, 3}, {1, 3}},
+	{2, 2, 32, 32, 32, {12, 11}, {4, 5}, {3, 2}, {2, 1}, {2, 2}, {3, 1}},
+	{2, 1, 1200, 2, 1, {11, 11}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}, /* several chunks of patches */
 	{3, 1, 16, 16, 1, {5, 4, 6}, {1, 3, 3}, {1, 1, 1}, {1, 1, 2}, {0, 1, 2}, {0, 1, 2}},
 };
 enum { N_CONVS = sizeof convs / sizeof *convs };
@@ -352,8 +356,19 @@ static void rounded_once(const char *name, const float *got, const double *want,
 	case_true(off == 0, name);
 }
 
-/* By the library, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of their
- * operands' type before they are f32. */
+typedef struct HalfConv { KPrim *prim; int which; void *got, *x, *w, *dy, *bias, *work; } HalfConv;
+static void run_half_conv(const HalfConv *r)
+{
+	if (r->which == 0)
+		k_conv_run(r->prim, r->got, r->x, r->w, r->bias, r->work);
+	else if (r->which == 1)
+		k_conv_grad_x_run(r->prim, r->got, r->dy, r->w, r->bias, r->work);
+	else
+		k_conv_grad_w_run(r->prim, r->got, r->x, r->dy, r->work);
+}
+
+/* By kernels with scratch, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of
+ * their operands' type before they are f32. */
 static void check_half_conv(int c, int layout, bool own, int which, KDType type, KDType to)
 {
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
@@ -372,12 +387,15 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 		want[i] = bias[layout ? i % channels : i / case_numel(d.rank, which ? d.in : d.out) % channels];
 	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0, k_prim_impl(p));
-	if (which == 0)
-		k_conv_run(p, got, hx, hw, d.bias ? hbias : NULL, work);
-	else if (which == 1)
-		k_conv_grad_x_run(p, got, hdy, hw, d.bias ? hbias : NULL, work);
+	HalfConv r = {p, which, got, hx, hw, hdy, d.bias ? hbias : NULL, work};
+	if (strcmp(k_prim_impl(p), "own:depthwise") == 0)
+		CASE_SAME_BITS("16-bit depthwise conv", got, n * (to == K_F32 ? 4 : 2), run_half_conv(&r));
 	else
-		k_conv_grad_w_run(p, got, hx, hdy, work);
+		run_half_conv(&r);
+	bool depthwise = !own && !case_cuda() && layout && d.group == d.c && d.group == d.o;
+	case_true(!depthwise || strcmp(k_prim_impl(p), "own:depthwise") == 0, k_prim_impl(p));
+	case_true(own || case_cuda() || !layout || strcmp(k_prim_impl(p), "own:plain") != 0,
+		"loops, though there is scratch");
 	conv_visit(&d, which == 0 ? visit_y : which == 1 ? visit_x : visit_w,
 		&(Visit){want, which == 1 ? dy : x, which == 2 ? dy : w});
 	char name[128];
@@ -431,9 +449,10 @@ static void check_convs(int which)
 			for (int starve = 0; starve < 2; starve++)
 				check_conv(c, layout, starve, which);
 	for (int c = 0; c < N_CONVS; c++)
-		for (int i = 0; i < 3; i++) { /* f16 by loops, bf16 by either */
-			KDType type = i ? K_BF16 : K_F16;
-			check_half_conv(c, (c + i) % 2, i < 2, which, type, which == 2 && c / 2 % 2 ? K_F32 : type);
+		for (int i = 0; i < 6; i++) { /* by loops in one layout, with scratch in both */
+			KDType type = i % 2 ? K_BF16 : K_F16;
+			check_half_conv(c, i < 2 ? (c + i) % 2 : i / 2 - 1, i < 2, which, type,
+				which == 2 && c / 2 % 2 ? K_F32 : type);
 		}
 }
 

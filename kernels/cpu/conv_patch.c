@@ -1,0 +1,189 @@
+/* kernels/cpu/conv_patch.c: convolutions of 16-bit channels-last data as products of patches, where the library has no
+ * kernel for the processor: any groups, strides, dilations and paddings, one to three spatial dims.
+ *
+ * What a position of the result meets, taps x channels of its group, is one row; rows are copied in 16 bits by chunks
+ * of K_PATCH_BYTES and multiplied by weights that were brought into that order.  The gradient of x is the forward with
+ * its taps turned round, where strides leave zeros in the rows.  A gradient of w is summed in f32 over the chunks, in
+ * order.  Products round once from f32 sums. */
+#include "kernels/cpu/half.h"
+#include "kernels/cpu/prim.h"
+#include "kernels/work.h"
+
+/* Result i meets operand (i * step + k * dilation - left) / up at tap k, where that is a whole number in [0, from). */
+typedef struct Axis { int64_t step, up, dilation, left; } Axis;
+
+typedef struct Patches {
+	const KConvDesc *d;
+	Axis axis[3];
+	const int64_t *from, *to;     /* spatial dims of the operand of which rows are made, and of the result */
+	int64_t group, in, out, taps; /* channels of a group on either side */
+	int64_t rows, chunk, width;   /* rows in all and in a chunk, elements of a row */
+	bool turned;
+} Patches;
+
+static Patches patches_of(const KConvDesc *d, ConvKind kind)
+{
+	bool turned = kind == CONV_GRAD_X;
+	int64_t c = d->c / d->group, o = d->o / d->group;
+	Patches s = {.d = d, .from = turned ? d->out : d->in, .to = turned ? d->in : d->out, .group = d->group,
+		.in = turned ? o : c, .out = turned ? c : o, .taps = numel(d->rank, d->kernel), .turned = turned};
+	for (int i = 0; i < d->rank; i++) {
+		int64_t reach = (d->kernel[i] - 1) * d->dilation[i];
+		s.axis[i] = turned ? (Axis){1, d->stride[i], d->dilation[i], reach - d->pad[i]}
+			: (Axis){d->stride[i], 1, d->dilation[i], d->pad[i]};
+	}
+	s.rows = d->n * numel(d->rank, s.to);
+	s.width = s.taps * s.in;
+	s.chunk = MAX(1, MIN(s.rows, K_PATCH_BYTES / 2 / MAX(1, s.width)));
+	return s;
+}
+
+static int64_t weights_of(const Patches *s) { return s->group * s->out * s->width; }
+
+/* The operand's index along axis i that result index `at` meets at tap `tap`; -1: none. */
+static int64_t met(const Patches *s, int i, int64_t at, int64_t tap)
+{
+	const Axis *a = &s->axis[i];
+	int64_t t = at * a->step + tap * a->dilation - a->left;
+	return t < 0 || t % a->up || t / a->up >= s->from[i] ? -1 : t / a->up;
+}
+
+/* Taps along the last axis of one row; x: channels of the group where that axis begins.  Taps that lie side by side are
+ * one copy where the operand's channels are those of one group. */
+static void copy_taps(const Patches *s, uint16_t *to, const uint16_t *x, int64_t at)
+{
+	int last = s->d->rank - 1;
+	const Axis *a = &s->axis[last];
+	int64_t taps = s->d->kernel[last], from = at * a->step - a->left, channels = s->group * s->in;
+	if (s->group == 1 && a->up == 1 && a->dilation == 1) {
+		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, s->from[last] - from));
+		memset(to, 0, (size_t)(before * s->in) * sizeof *to);
+		memcpy(to + before * s->in, x + (from + before) * s->in, (size_t)((end - before) * s->in) * sizeof *to);
+		memset(to + end * s->in, 0, (size_t)((taps - end) * s->in) * sizeof *to);
+		return;
+	}
+	for (int64_t k = 0; k < taps; k++, to += s->in) {
+		int64_t p = met(s, last, at, k);
+		if (p >= 0)
+			memcpy(to, x + p * channels, (size_t)s->in * sizeof *to);
+		else
+			memset(to, 0, (size_t)s->in * sizeof *to);
+	}
+}
+
+/* Row r of group g */
+static void copy_row(const Patches *s, uint16_t *to, const uint16_t *x, int64_t r, int64_t g)
+{
+	int last = s->d->rank - 1;
+	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->d->kernel[last];
+	unravel(r % positions, s->d->rank, s->to, at);
+	for (int64_t k = 0; k < s->taps; k += taps, to += taps * s->in) {
+		int64_t p = r / positions;
+		bool inside = true;
+		unravel(k, s->d->rank, s->d->kernel, tap);
+		for (int i = 0; i < last; i++) {
+			int64_t q = met(s, i, at[i], tap[i]);
+			inside = inside && q >= 0;
+			p = p * s->from[i] + q;
+		}
+		if (inside)
+			copy_taps(s, to, x + (p * s->from[last] * s->group + g) * s->in, at[last]);
+		else
+			memset(to, 0, (size_t)(taps * s->in) * sizeof *to);
+	}
+}
+
+static void copy_chunk(const Patches *s, uint16_t *to, const uint16_t *x, int64_t row, int64_t rows, int64_t g)
+{
+	#pragma omp parallel for schedule(static)
+	for (int64_t r = 0; r < rows; r++)
+		copy_row(s, to + r * s->width, x, row + r, g);
+}
+
+/* Where weight (result channel o of group g, tap k, operand channel i) is in w (O, C/group, taps). */
+static int64_t weight_at(const Patches *s, int64_t g, int64_t o, int64_t k, int64_t i)
+{
+	int64_t row = s->turned ? (g * s->in + i) * s->out + o : (g * s->out + o) * s->in + i;
+	return row * s->taps + (s->turned ? s->taps - 1 - k : k);
+}
+
+/* A product of a chunk of `rows`, of which there is one full size and perhaps a smaller last one. */
+static KPrim *chunk_product(const Patches *s, ConvKind kind, int64_t rows, int64_t work_bytes)
+{
+	KMatmulDesc m = {.dtype = s->d->dtype, .to = s->d->dtype, .m = rows, .n = s->out, .k = s->width, .tb = true,
+		.bias = s->d->bias, .ldy = s->group * s->out, .work_bytes = work_bytes};
+	if (kind == CONV_GRAD_W)
+		m = (KMatmulDesc){.dtype = s->d->dtype, .to = K_F32, .m = s->out, .n = s->width, .k = rows, .ta = true,
+			.add = true, .lda = s->group * s->out, .work_bytes = work_bytes};
+	return k_matmul_create(&m);
+}
+
+/* Runs the products of all chunks and groups: y (rows, out) = patches weights^T, or weights += y^T patches. */
+static void run_chunks(KPrim *p, const Patches *s, char *y, const void *x, char *weights, const void *bias,
+	bool grad_w, char *work)
+{
+	uint16_t *rows = (uint16_t *)(void *)work;
+	int64_t bytes = grad_w ? 4 : 2;
+	work += round_up(s->chunk * s->width * 2, 64);
+	for (int64_t r = 0; r < s->rows; r += s->chunk)
+		for (int64_t g = 0; g < s->group; g++) {
+			int64_t n = MIN(s->chunk, s->rows - r);
+			char *at = y + (r * s->group + g) * s->out * 2, *w = weights + g * s->out * s->width * bytes;
+			KPrim *product = n == s->chunk ? p->inner : p->product[0];
+			copy_chunk(s, rows, x, r, n, g);
+			if (grad_w)
+				k_matmul_run(product, w, at, rows, NULL, work);
+			else
+				k_matmul_run(product, at, rows, w, bias ? (const char *)bias + g * s->out * 2 : NULL, work);
+		}
+}
+
+static void run(KPrim *p, PrimArgs *t, char *work, ConvKind kind)
+{
+	Patches s = patches_of(&p->conv, kind);
+	uint16_t *to = (uint16_t *)(void *)work;
+	const uint16_t *w = t->at[2];
+	#pragma omp parallel for schedule(static)
+	for (int64_t o = 0; o < s.group * s.out; o++)
+		for (int64_t k = 0; k < s.taps; k++)
+			for (int64_t i = 0; i < s.in; i++)
+				to[o * s.width + k * s.in + i] = w[weight_at(&s, o / s.out, o % s.out, k, i)];
+	run_chunks(p, &s, t->at[0], t->at[1], work, t->at[3], false, work + p->packed_bytes);
+}
+
+static void forward(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_FORWARD); }
+static void grad_x(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_GRAD_X); }
+
+static void grad_w(KPrim *p, PrimArgs *t, char *work)
+{
+	Patches s = patches_of(&p->conv, CONV_GRAD_W);
+	const float *acc = (const float *)(const void *)work;
+	memset(work, 0, (size_t)p->packed_bytes);
+	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + p->packed_bytes);
+	#pragma omp parallel for schedule(static)
+	for (int64_t o = 0; o < s.group * s.out; o++)
+		for (int64_t k = 0; k < s.taps; k++)
+			for (int64_t i = 0; i < s.in; i++)
+				narrow((char *)t->at[0] + weight_at(&s, o / s.out, o % s.out, k, i) * type_bytes(p->conv.to),
+					acc + o * s.width + k * s.in + i, p->conv.to, 1);
+}
+
+KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind)
+{
+	static void (*const runs[])(KPrim *, PrimArgs *, char *) = {forward, grad_x, grad_w};
+	if (!is_half(d->dtype) || d->layout != 1 || d->w_layout)
+		return NULL;
+	Patches s = patches_of(d, kind);
+	int64_t packed = round_up(weights_of(&s) * (kind == CONV_GRAD_W ? 4 : 2), 64);
+	int64_t before = packed + round_up(s.chunk * s.width * 2, 64), last = s.rows % s.chunk;
+	if (before > d->work_bytes)
+		return NULL;
+	KPrim *p = prim_new("own:patches");
+	p->conv = *d;
+	p->packed_bytes = packed;
+	p->inner = chunk_product(&s, kind, s.chunk, d->work_bytes - before);
+	p->product[0] = last ? chunk_product(&s, kind, last, d->work_bytes - before) : NULL;
+	p->work = before + MAX(p->inner->work, last ? p->product[0]->work : 0);
+	p->run = runs[kind];
+	return p;
+}
