@@ -61,7 +61,7 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS)) -c -o $@ $<
 
 # Kernels' tests call kernels by other names, whose functions mirror.py writes.
-KERNEL_TESTS := $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c $(addprefix tests/cudasim/,kernels.c kernels_cuda.c mirror.c)
+KERNEL_TESTS := $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c $(addprefix tests/cudasim/,kernels.c kernels_cuda.c kernels_attention.c mirror.c)
 MIRROR       := $(BUILD)/tests/mirror
 MIRRORED     := -include $(MIRROR)/names.h
 $(MIRROR)/calls.c: tests/cudasim/mirror.py kernels/cuda/cuda.h kernels/kernels.h kernels/kernels.def $(wildcard base/*.def)
