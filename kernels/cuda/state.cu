@@ -51,6 +51,7 @@ void k_cuda_close(void)
 	lt = NULL;
 }
 
+size_t k_dnn_version(void) { return cudnnGetVersion(); }
 cublasLtHandle_t prim_lt(void) { return lt; }
 bool prim_tf32(void) { return tf32; }
 
