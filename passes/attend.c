@@ -75,7 +75,7 @@ bool pass_attend(Module *m, const Options *o, Diag *d)
 	if (o->given.attention && !served)
 		diag_warn(d, "--attention", "is not used: the model has no attention that cuDNN would serve");
 	if (all)
-		diag_info(d, "attend", "of %d attentions and gradients cuDNN computes %d and %d, where it takes them", all, forward,
-			backward);
+		diag_info(d, "attend", "of %d attentions and gradients cuDNN computes %d and %d, where it takes them", all,
+			forward, backward);
 	return true;
 }

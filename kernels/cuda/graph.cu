@@ -26,8 +26,8 @@ static cudnnBackendDescriptor_t make(Graph *g, cudnnBackendDescriptorType_t type
 	return g->made[g->n_made++] = d;
 }
 
-static void put(Graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-	int64_t n, const void *values)
+static void put(Graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+	cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
 	if (g->status == CUDNN_STATUS_SUCCESS)
 		accepted(g, cudnnBackendSetAttribute(d, name, type, n, values), "an attribute");

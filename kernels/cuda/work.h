@@ -23,9 +23,10 @@ static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a)
 	int64_t own = kwork_numel(&a->in[0], 0, 3) * 12;
 	if (!a->library)
 		return own;
-	int64_t heads = a->in[1].dim[0] * a->in[1].dim[h], rows = a->in[1].dim[t], s = kwork_up(a->in[2].dim[t], K_DNN_TILE);
+	const int64_t *q = a->in[1].dim, *k = a->in[2].dim, *v = a->in[3].dim;
+	int64_t heads = q[0] * q[h], rows = q[t], s = kwork_up(k[t], K_DNN_TILE);
 	int64_t pairs = heads * kwork_up(rows, K_DNN_TILE) * s * 2;
-	int64_t apart = a->in[1].dim[h] != a->in[2].dim[h] ? heads * s * (a->in[2].dim[3] + a->in[3].dim[3]) * 2 : 0;
+	int64_t apart = q[h] != k[h] ? heads * s * (k[3] + v[3]) * 2 : 0;
 	int64_t dnn = kwork_capped(a, kwork_dnn_sums(heads * rows) + pairs + apart + K_DNN_WORK);
 	return dnn > own ? dnn : own;
 }

@@ -1,4 +1,5 @@
-/* tests/cudasim/dnn.h: what the files of the emulated cuDNN share: convolutions (dnn.cpp), operation graphs (graphs.h). */
+/* tests/cudasim/dnn.h: what the files of the emulated cuDNN share: convolutions (dnn.cpp) and operation graphs
+ * (graphs.h). */
 #ifndef CUDASIM_DNN_H
 #define CUDASIM_DNN_H
 

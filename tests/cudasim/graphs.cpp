@@ -85,10 +85,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
 		if (d->finished || r.type != type || n < r.least || n > r.most || (n && !values))
 			return CUDNN_STATUS_BAD_PARAM;
 		const char *from = (const char *)values;
-		if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-			for (int64_t i = 0; i < n; i++)
-				if (!((const cudnnBackendDescriptor_t *)values)[i] || !((const cudnnBackendDescriptor_t *)values)[i]->finished)
-					return CUDNN_STATUS_BAD_PARAM;
+		const SimBackend *const *part = (const SimBackend *const *)values;
+		for (int64_t i = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < n; i++)
+			if (!part[i] || !part[i]->finished)
+				return CUDNN_STATUS_BAD_PARAM;
 		d->set[name] = {n, std::vector<char>(from, from + n * bytes_of(type))};
 		return CUDNN_STATUS_SUCCESS;
 	}

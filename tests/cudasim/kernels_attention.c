@@ -99,7 +99,8 @@ static int check(const Attn *c)
 	int64_t bytes = kwork_cuda_attention_grad(&args);
 	KAttentionDesc d = {.dtype = c->type, .a = *a, .stats = true, .work_bytes = bytes}, none = d;
 	none.work_bytes = 0;
-	KPrim *lib = k_attention_create(&d), *lib_grad = k_attention_grad_create(&d), *own_grad = k_attention_grad_create(&none);
+	KPrim *lib = k_attention_create(&d), *lib_grad = k_attention_grad_create(&d);
+	KPrim *own_grad = k_attention_grad_create(&none);
 	uint16_t *o = case_alloc(c->no * 2), *own = case_alloc(c->no * 2);
 	float *lse = case_alloc(c->rows * 4), *own_lse = case_alloc(c->rows * 4);
 	void *work = case_alloc(bytes);

@@ -42,9 +42,10 @@ static cudnnBackendDescriptor_t describe(const Device &device)
 		"\"l2CacheSize\":52428800,\"memoryBusWidth\":5120,\"memClockRateKHz\":2619000,\"smClockRateKHz\":1980000,"
 		"\"totalGlobalMem\":84942979072,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
 		"\"smCountOrigin\":0}", device.name, device.version, device.processors, device.shared);
+	const int64_t n = (int64_t)strlen(text);
 	if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) != CUDNN_STATUS_SUCCESS
-		|| cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(text),
-			text) != CUDNN_STATUS_SUCCESS || cudnnBackendFinalize(d) != CUDNN_STATUS_SUCCESS) {
+		|| cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, n, text)
+			!= CUDNN_STATUS_SUCCESS || cudnnBackendFinalize(d) != CUDNN_STATUS_SUCCESS) {
 		char why[1024];
 		cudnnGetLastErrorString(why, sizeof why);
 		fail("cuDNN takes no description of a device: %s", why);

@@ -116,8 +116,8 @@ static void say_attention(const Rt *rt, Diag *d)
 			printf("%s  %s\n", all == 1 ? "\nkernels of attention\n" : "", impl);
 	}
 	if (refused)
-		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d attentions and gradients that were left "
-			"to it: our own kernels compute them", k_dnn_version(), refused, all);
+		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d attentions and gradients that were "
+			"left to it: our own kernels compute them", k_dnn_version(), refused, all);
 }
 
 static bool set_up(Rt *rt, Diag *d)
