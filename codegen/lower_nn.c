@@ -403,7 +403,7 @@ static const char *attention_text(Emit *e, const Op *op, int at)
 /* An attention that cuDNN may compute is a primitive; tensors: its results and operands. */
 static bool by_library(Emit *e, const Op *op, int at, const char *tensors)
 {
-	if (!attr_get_int(op->attrs, "library", 0))
+	if (!attr_get_int(op->attrs, "library", 0) || !e->train->cuda)
 		return false;
 	bool stats = op->kind == OP_ATTENTION && op->out[1]->place.region != REGION_NONE;
 	const char *text = op_info[op->kind].text, *create = arena_printf(e->a, "k_%s_create", text);
