@@ -81,6 +81,8 @@ bool check_target(const Options *o, Diag *d)
 		diag_error(d, "--nvcc", "\"%s\" compiles CUDA: it wants --target=cuda", o->target.nvcc);
 	if (!options_cuda(o) && o->precision.matmul_precision == MATMUL_TF32)
 		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
+	if (!options_cuda(o) && o->given.attention)
+		diag_error(d, "--attention", "which kernels compute it is a choice of GPUs: it wants --target=cuda");
 	const CommInfo *comm = &comm_info[o->sharding.comm];
 	if (!options_cuda(o) && comm->cuda)
 		diag_error(d, "--comm", "%s moves memory of GPUs: it wants --target=cuda", comm->text);

@@ -61,7 +61,7 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS)) -c -o $@ $<
 
 # Kernels' tests call kernels by other names, whose functions mirror.py writes.
-KERNEL_TESTS := $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c $(addprefix tests/cudasim/,kernels.c kernels_cuda.c mirror.c)
+KERNEL_TESTS := $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c $(addprefix tests/cudasim/,kernels.c kernels_cuda.c kernels_attention.c mirror.c)
 MIRROR       := $(BUILD)/tests/mirror
 MIRRORED     := -include $(MIRROR)/names.h
 $(MIRROR)/calls.c: tests/cudasim/mirror.py kernels/cuda/cuda.h kernels/kernels.h kernels/kernels.def $(wildcard base/*.def)
@@ -82,6 +82,20 @@ cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
 ## cuda-registers: registers, shared memory and spills of every CUDA kernel; table: bench/results/registers.md
 cuda-registers: cuda
 	tools/registers $(CUDA_ARCHES:%=$(BUILD)/lib/%) >bench/results/registers.md
+
+# ---- cuDNN without a GPU ----
+
+CUDNN_TEST := $(BUILD)/tests/cudnn
+## test-cudnn: whether the real cuDNN takes the graphs that CUDA programs make of attention (no GPU; fetches cuDNN)
+test-cudnn: $(CUDNN_TEST)/graphs
+	LD_LIBRARY_PATH=$(CUDNN_TEST):$(subst lib $(CUDA_PIP),lib:$(CUDA_PIP),$(foreach d,$(CUDA_DIRS),$(d)/lib)) $<
+$(CUDNN_TEST)/graphs: tests/cudnn/graphs.cpp kernels/cuda/graph.cu kernels/cuda/attention_graph.cu \
+		$(wildcard kernels/cuda/*graph.cuh) kernels/cuda/work.h $(CUDNN_TEST)/libcuda.so.1 | build/cuda/ready
+	$(CXX) -std=c++20 -O1 -Wall -Wextra -Wno-missing-field-initializers -Werror -I. -I$(BUILD) $(CUDA_INCLUDE) -x c++ -o $@ \
+		$(filter %.cpp %.cu,$^) -x none $(foreach d,$(CUDA_DIRS),-L$(d)/lib) -l:libcudnn.so.9
+$(CUDNN_TEST)/libcuda.so.1: tests/cudnn/driver.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 
 # ---- the kit for a machine with a GPU ----
 
@@ -185,4 +199,4 @@ asan-programs: cudasim $(BUILD)/shardc
 	$(PYTHON) tests/cudasim/asan.py $(BUILD)/shardc $(BUILD)/cudasim/asan
 
 .PHONY: cuda cuda-registers gpu-kit cudasim cudasim-train cudasim-conformance cudasim-models cudasim-asan \
-	asan-kernels asan-programs test-cuda
+	asan-kernels asan-programs test-cuda test-cudnn

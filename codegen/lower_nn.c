@@ -362,8 +362,8 @@ static const char *pitches_text(Emit *e, const Op *op, int at)
 		grad ? pitch_text(e, "dv_pitch", op->out[2]) : "");
 }
 
-/* The descriptor of an attention whose q is operand `at`, followed by k, v, the mask and the documents. */
-static const char *attention_desc(Emit *e, const Op *op, int at)
+/* "{.b = 2, ..}": an attention whose q is operand `at`, followed by k, v, the mask and the documents. */
+static const char *attention_fields(Emit *e, const Op *op, int at)
 {
 	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
 	const Value *mask = op_in(op, at + 3);
@@ -373,12 +373,11 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t],
 		q->dim[3], v->dim[3]);
 	bool capped = attr_get_float(op->attrs, "softcap", 0) != 0;
-	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
+	return arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
 		capped ? ", .softcap = " : "", capped ? float_attr(e, op, "softcap", 0) : "",
 		limit(e, op, "left"), limit(e, op, "right"), number(e, "layout", layout),
 		mask_text(e, mask ? &mask->type : NULL), documents_text(e, op_in(op, at + 4), q->dim[0]),
 		flag(e, "empty_nan", empty_nan), chance_text(e, op), pitches_text(e, op, at));
-	return emit_shared(e, "KAttention", "attention", text);
 }
 
 /* Refuses a mask that kernels do not support.  at: index of q; the mask follows k and v. */
@@ -397,20 +396,35 @@ static bool refuse_mask(Emit *e, const Op *op, int at)
 static const char *attention_text(Emit *e, const Op *op, int at)
 {
 	const char *id = op_draws(op) ? emit_part(e, PART_ID, attr_get_int(op->attrs, "id", 0), "id") : NULL;
-	return arena_printf(e->a, "&%s, %s, WORK", attention_desc(e, op, at),
+	return arena_printf(e->a, "&%s, %s, WORK", emit_shared(e, "KAttention", "attention", attention_fields(e, op, at)),
 		id ? arena_printf(e->a, "%s, rt->scalars", id) : "0, NULL");
+}
+
+/* An attention that cuDNN may compute is a primitive; tensors: its results and operands. */
+static bool by_library(Emit *e, const Op *op, int at, const char *tensors)
+{
+	if (!attr_get_int(op->attrs, "library", 0) || !e->train->cuda)
+		return false;
+	bool stats = op->kind == OP_ATTENTION && op->out[1]->place.region != REGION_NONE;
+	const char *text = op_info[op->kind].text, *create = arena_printf(e->a, "k_%s_create", text);
+	const char *type = op_in(op, at)->type.dtype == DT_BF16 ? "K_BF16" : "K_F16";
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .a = %s%s%s}", type, attention_fields(e, op, at),
+		flag(e, "stats", stats), number(e, "work_bytes", e->m->work_bytes));
+	emit_line(e, "k_%s_run(%s, %s, WORK);", text, emit_prim(e, create, "KAttentionDesc", desc),
+		emit_tensors(e, op, tensors));
+	return true;
 }
 
 void lower_attention(Emit *e, const Op *op)
 {
-	if (refuse_mask(e, op, 0))
+	if (refuse_mask(e, op, 0) || by_library(e, op, 0, "o0 o1 i0 i1 i2"))
 		return;
 	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3 i4", "%s", attention_text(e, op, 0));
 }
 
 void lower_attention_grad(Emit *e, const Op *op)
 {
-	if (refuse_mask(e, op, 1))
+	if (refuse_mask(e, op, 1) || by_library(e, op, 1, "o0 o1 o2 i0 i1 i2 i3 i6 i7"))
 		return;
 	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6 i7", "%s", attention_text(e, op, 1));
 }

@@ -446,13 +446,25 @@ static bool check_chance(const Op *op, const Heads *n, Buf *err)
 	return true;
 }
 
+/* What library=1 leaves to cuDNN is called without all that would stand for these. */
+static bool check_library(const Op *op, int first, Buf *err)
+{
+	DType q = shape_in(op, first)->dtype;
+	bool plain = !shape_in(op, first + 3) && !shape_in(op, first + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
+		&& !op_draws(op) && (q == DT_BF16 || q == DT_F16);
+	if (attr_get_int(op->attrs, "library", 0) && !plain)
+		return shape_wrong(err, "%s has library=1, which is for 16 bits without mask, documents, soft cap and dropout",
+			op_info[op->kind].text);
+	return true;
+}
+
 static bool check_attention(Module *m, const Op *op, int first, const Heads *n, Buf *err)
 {
 	const Type *mask = shape_in(op, first + 3);
 	const char *empty = attr_get_str(op->attrs, "empty", "");
 	if (strcmp(empty, "zero") && strcmp(empty, "nan"))
 		return shape_wrong(err, "empty of %s is \"%s\", expected zero or nan", op_info[op->kind].text, empty);
-	if (!check_band(m, op, first + 4, n, err) || !check_chance(op, n, err))
+	if (!check_band(m, op, first + 4, n, err) || !check_chance(op, n, err) || !check_library(op, first, err))
 		return false;
 	if (!mask)
 		return true;

@@ -17,6 +17,7 @@ typedef struct KWorkArgs {
 	KShape in[8], out[8];
 	int64_t axis, group, layout, ta, tb, block;
 	bool wide;             /* attribute `to` is f32 */
+	bool library;          /* attribute of attention */
 	const int64_t *pads;   /* of a convolution: all at the beginning, then all at the end; NULL = no padding */
 	int64_t cap;           /* --workspace in bytes; 0 = no limit */
 } KWorkArgs;

@@ -43,6 +43,7 @@ void k_bad_take(KBad *bad);
  * (--matmul-precision).  Failures go to k_fail. */
 void k_cuda_open(bool tf32);
 void k_cuda_close(void);
+size_t k_dnn_version(void); /* 92801: cuDNN 9.28.1 */
 
 /* ---- tuning (tune.cu): between these two, products that are created take the algorithms that were measured ---- */
 

@@ -53,6 +53,8 @@ struct KPrim {
 	DnnConv dnn;
 	KLossHeadDesc head;
 	KRecurrenceDesc recurrence;
+	KAttentionDesc attention;
+	struct Graph *graph;   /* of an attention that cuDNN serves, else NULL */
 	KPrim *product[PRIM_MAX_PRODUCTS]; /* of a loss head, of a step of a recurrence */
 };
 
@@ -77,6 +79,9 @@ cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, co
 enum { PROPOSALS = 8, TUNE_PROPOSALS = 16 }; /* that the library is asked for */
 bool tune_on(void);
 void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n);
+
+/* Of attention_dnn.cu: destroys p's graph. */
+void prim_free_graph(KPrim *p);
 
 /* Of conv.cu: destroys the descriptors. */
 void prim_free_dnn(DnnConv *c);

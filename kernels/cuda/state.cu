@@ -2,7 +2,7 @@
  * the life of primitives.
  *
  * The functions that report failures are those of kernels/cpu/common.c, which CUDA programs link, too.  cuDNN's handle
- * takes device memory and time to make, so it comes with the first convolution, in setup(). */
+ * takes device memory and time to make, so it comes with the first convolution or attention, in setup(). */
 #include <stdlib.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -51,6 +51,7 @@ void k_cuda_close(void)
 	lt = NULL;
 }
 
+size_t k_dnn_version(void) { return cudnnGetVersion(); }
 cublasLtHandle_t prim_lt(void) { return lt; }
 bool prim_tf32(void) { return tf32; }
 
@@ -97,6 +98,8 @@ void k_prim_free(KPrim *p)
 	if (p->dnn.conv) {
 		prim_free_dnn(&p->dnn);
 	}
+	if (p->graph)
+		prim_free_graph(p);
 	for (KPrim *product : p->product)
 		k_prim_free(product);
 	free(p);

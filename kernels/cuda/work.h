@@ -9,8 +9,27 @@
 
 static inline int64_t kwork_cuda_none(const KWorkArgs *a) { (void)a; return 0; }
 
-/* attention_grad (dy, ...) of any type keeps three floats for each row of dy. */
-static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, 3) * 12; }
+/* Attention by cuDNN (library), whose forward keeps next to nothing.  Its gradient that gives the same bits in every
+ * run keeps the gradients of the scores, in tiles of 128 x 128, and those of keys and values by query head where heads
+ * are grouped; beside them the sums of dy o, one for each row. */
+enum { K_DNN_WORK = 4096, K_DNN_TILE = 128 };
+static inline int64_t kwork_dnn_sums(int64_t rows) { return kwork_up(rows * 4, 256); }
+static inline int64_t kwork_cuda_attention(const KWorkArgs *a) { return a->library ? K_DNN_WORK : 0; }
+
+/* attention_grad (dy, q, k, v, ...) of any type keeps three floats for each row of dy. */
+static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a)
+{
+	int h = a->layout ? 2 : 1, t = a->layout ? 1 : 2;
+	int64_t own = kwork_numel(&a->in[0], 0, 3) * 12;
+	if (!a->library)
+		return own;
+	const int64_t *q = a->in[1].dim, *k = a->in[2].dim, *v = a->in[3].dim;
+	int64_t heads = q[0] * q[h], rows = q[t], s = kwork_up(k[t], K_DNN_TILE);
+	int64_t pairs = heads * kwork_up(rows, K_DNN_TILE) * s * 2;
+	int64_t apart = q[h] != k[h] ? heads * s * (k[3] + v[3]) * 2 : 0;
+	int64_t dnn = kwork_capped(a, kwork_dnn_sums(heads * rows) + pairs + apart + K_DNN_WORK);
+	return dnn > own ? dnn : own;
+}
 
 /* ---- products and convolutions: what the libraries may use ---- */
 

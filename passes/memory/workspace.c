@@ -31,7 +31,8 @@ int64_t op_workspace(const Op *op, const Options *o)
 	const Attr *pads = attr_find(op->attrs, "pads");
 	const Attr *to = attr_find(op->attrs, "to");
 	KWorkArgs a = {.block = attr_get_int(op->attrs, "block", 0), .wide = to && to->dtype == DT_F32,
-		.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
+		.library = attr_get_int(op->attrs, "library", 0), .axis = attr_get_int(op->attrs, "axis", 0),
+		.group = attr_get_int(op->attrs, "group", 1),
 		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),
 		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->memory.workspace};
 	for (int i = 0; i < op->n_in && i < COUNT_OF(a.in); i++)

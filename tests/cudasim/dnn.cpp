@@ -3,17 +3,15 @@
  * The one idea: three kinds of convolution are one walk over (output position, kernel position, channels), on copies
  * (sample, channel, 3 spatial dims).  Shapes, strides, workspaces and pointers are checked as the library would or
  * should; algorithms that sum by atomics end the process; the workspace is overwritten in every run. */
-#include "tests/cudasim/sim.h"
+#include "tests/cudasim/dnn.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cudnn.h>
 
 #include <string.h>
 
 #include <algorithm>
 
-struct cudnnContext { cudaStream_t stream; };
 struct SimTensor { cudnnDataType_t type; int n, dim[5], stride[5]; };
 struct SimFilter { cudnnDataType_t type; cudnnTensorFormat_t format; int n, dim[5]; };
 struct SimActivation { bool identity; };

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <cudnn.h>
 #include <nccl.h>
 
 #include <csignal>
@@ -504,6 +505,83 @@ static void test_duplicates(void)
 	dies("no error", [] { connect_two("a", "b"); });
 }
 
+/* ---- descriptors of cuDNN ---- */
+
+/* A tensor without the attribute `without`, whose dims are of `type`; how it ends. */
+static cudnnStatus_t tensor_of(int64_t uid, bool is_virtual, int without, cudnnBackendAttributeType_t type,
+	cudnnBackendDescriptor_t *d)
+{
+	const int64_t align = 16, dim[] = {1, 2, 8, 8}, stride[] = {128, 64, 8, 1};
+	const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
+	struct Set { cudnnBackendAttributeName_t name; cudnnBackendAttributeType_t type; int64_t n; const void *at; };
+	const Set all[] = {
+		{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid},
+		{CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32},
+		{CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align},
+		{CUDNN_ATTR_TENSOR_DIMENSIONS, type, 4, dim}, {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride},
+		{CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual}};
+	cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, d);
+	for (const Set &a : all)
+		if (a.name != without && cudnnBackendSetAttribute(*d, a.name, a.type, a.n, a.at) != CUDNN_STATUS_SUCCESS)
+			return CUDNN_STATUS_BAD_PARAM;
+	return cudnnBackendFinalize(*d);
+}
+
+static cudnnStatus_t put_part(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+	cudnnBackendDescriptor_t part)
+{
+	return cudnnBackendSetAttribute(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
+}
+
+/* A graph of one sum of all heads, of x. */
+static cudnnStatus_t sum_of(cudnnBackendDescriptor_t x, cudnnHandle_t handle)
+{
+	const cudnnReduceTensorOp_t add = CUDNN_REDUCE_TENSOR_ADD;
+	const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
+	cudnnBackendDescriptor_t how, op, y, graph;
+	cudnnBackendCreateDescriptor(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, &how);
+	cudnnBackendSetAttribute(how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &add);
+	cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, &op);
+	check(put_part(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how) == CUDNN_STATUS_BAD_PARAM, "an unfinished part");
+	check(cudnnBackendFinalize(how) == CUDNN_STATUS_BAD_PARAM, "a reduction without a type");
+	cudnnBackendSetAttribute(how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
+	check(cudnnBackendFinalize(how) == CUDNN_STATUS_SUCCESS, "a reduction");
+	check(tensor_of(2, false, -1, CUDNN_TYPE_INT64, &y) == CUDNN_STATUS_SUCCESS, "a result");
+	put_part(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+	put_part(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+	put_part(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+	check(cudnnBackendFinalize(op) == CUDNN_STATUS_SUCCESS, "an operation");
+	cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph);
+	put_part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, op);
+	check(cudnnBackendFinalize(graph) == CUDNN_STATUS_BAD_PARAM, "a graph without a handle");
+	cudnnBackendSetAttribute(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+	cudnnStatus_t s = cudnnBackendFinalize(graph);
+	for (cudnnBackendDescriptor_t d : {graph, op, how, y})
+		cudnnBackendDestroyDescriptor(d);
+	return s;
+}
+
+static void test_descriptors(void)
+{
+	cudnnBackendDescriptor_t d;
+	cudnnHandle_t handle;
+	const int64_t uid = 3;
+	cudnnCreate(&handle);
+	check(tensor_of(1, false, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, &d) == CUDNN_STATUS_BAD_PARAM, "no strides");
+	cudnnBackendDestroyDescriptor(d);
+	check(tensor_of(1, false, -1, CUDNN_TYPE_DATA_TYPE, &d) == CUDNN_STATUS_BAD_PARAM, "dims of a wrong type");
+	cudnnBackendDestroyDescriptor(d);
+	check(tensor_of(1, true, -1, CUDNN_TYPE_INT64, &d) == CUDNN_STATUS_SUCCESS, "a tensor");
+	check(sum_of(d, handle) == CUDNN_STATUS_BAD_PARAM, "a virtual tensor that nothing makes");
+	check(cudnnBackendSetAttribute(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid) == CUDNN_STATUS_BAD_PARAM,
+		"an attribute behind the end");
+	cudnnBackendDestroyDescriptor(d);
+	check(tensor_of(1, false, -1, CUDNN_TYPE_INT64, &d) == CUDNN_STATUS_SUCCESS, "another tensor");
+	check(sum_of(d, handle) == CUDNN_STATUS_SUCCESS, "a graph");
+	cudnnBackendDestroyDescriptor(d);
+	cudnnDestroy(handle);
+}
+
 static void test_priorities(void)
 {
 	static const unsigned long long none = 0, kept = cudaGraphInstantiateFlagUseNodePriority;
@@ -529,6 +607,7 @@ int main(void)
 	test_orders();
 	test_events();
 	test_graphs();
+	test_descriptors();
 	printf("test_sim: %s\n", failures ? "failed" : "ok");
 	return failures != 0;
 }

@@ -93,10 +93,11 @@ class Setup:
         self.export("gpt", matrix.Gpt(d=16, layers=2, drop=0), tokens)
         self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
         self.export("wide", torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, WIDE, bias=False)), tokens)
+        self.export("heads", matrix.Gpt(d=32, layers=2, drop=0), tokens)
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
-        self.columns = {"gpt": (x, labels), "drop": (x, labels), "wide": (x, labels),
+        self.columns = {"gpt": (x, labels), "heads": (x, labels), "drop": (x, labels), "wide": (x, labels),
                         "cnn": (g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES))}
         self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
         self.held = {m: [f"--eval-data={f}" for f in self.files(f"{m}.held", *(a[:5] for a in c))]
@@ -138,9 +139,10 @@ class Setup:
         return f"{out}.jsonl", out, said
 
     @soft
-    def both(self, name, model, options=(), flags=(), bound=1e-5, norms=1e-5, weights=1e-4, **kind):
+    def both(self, name, model, options=(), flags=(), bound=1e-5, norms=1e-5, weights=1e-4, cuda_options=(), **kind):
         """The two programs' numbers are near each other."""
-        want, got = (self.run(self.build(cuda, model, *options), model, *flags, **kind) for cuda in (False, True))
+        want, got = (self.run(self.build(cuda, model, *options, *(cuda_options if cuda else ())), model, *flags, **kind)
+                     for cuda in (False, True))
         a, b = lines(want[0]), lines(got[0])
         ask(len(a) == len(b) > 0, name, f"{len(b)} lines, wanted {len(a)}")
         for i, (x, y) in enumerate(zip(a, b)):
@@ -269,6 +271,27 @@ def test_pitch(s):
         text = call([s.shardc, s.root / "wide.onnx", f"--bind=batch={B}", *loss, *options, "--emit=ir", "--target=cuda"])
         padded = name != "checked" and "blocks" not in name
         ask(("width=1216" in text) == padded, name, "logits with pads: wanted", padded)
+
+
+def test_attention(s):
+    """cuDNN's kernels forward, both ways and nowhere; a library that is too old leaves the bits of our own kernels."""
+    flags = [*s.held["heads"], "--eval-every=3", "--print-plan"]
+    all_engines = {"auto": {2}, "own": set(), "cudnn": {2, 5}}
+    for dtype, choices in {"bf16": ("auto", "own", "cudnn"), "f16": ("cudnn",)}.items():
+        options = ["--optimizer=adamw", f"--param-dtype={dtype}", "--remat=block"]
+        own = s.run(s.build(True, "heads", *options, "--attention=own"), "heads", *flags)
+        for kernels in choices:
+            engines = all_engines[kernels]
+            name, choice = f"attention of {dtype} by {kernels}", [f"--attention={kernels}"]
+            both = s.both(name, "heads", options, flags, cuda_options=choice, **HALF)
+            said = both[1][2] if both else ""
+            found = {int(n) for n in re.findall(r"^  cudnn:attention.*, engine (\d+)$", said, re.M)}
+            ask(found == engines, name, f"engines {found}, wanted {engines}")
+            program = s.build(True, "heads", *options, *choice)
+            s.same_bits(f"graphs, {name}", both[1], s.run(program, "heads", *flags, "--cuda-graph=0"))
+            old = s.run(program, "heads", *flags, env={"CUDASIM_CUDNN": "91001"})
+            s.same_bits(f"an old library, {name}", own, old)
+            ask(bool(engines) == ("our own kernels compute them" in old[2]), name, "what it says of an old library", old[2])
 
 
 def test_overflow(s):

@@ -1,4 +1,5 @@
-/* runtime/exec/cuda/tune.c: --tune FILE: which algorithms products take, measured once and kept in a file.
+/* runtime/exec/cuda/tune.c: the program's setup, and --tune FILE: which algorithms products take, measured once and
+ * kept in a file.
  *
  * Rank 0 takes what the file says, measures what it lacks while its products are created, and writes the file; the
  * other ranks then take the same choices.  So all ranks, and all later runs, compute the same bits. */
@@ -101,7 +102,25 @@ static void tune_other(Rt *rt, const char *text, Diag *d)
 			counts.unmeasured, rt->p->world.rank);
 }
 
-bool device_setup(Rt *rt, Diag *d)
+/* Says which kernels compute attention that is left to cuDNN: with --print-plan, and where it does not take it. */
+static void say_attention(const Rt *rt, Diag *d)
+{
+	int all = 0, refused = 0;
+	for (int i = 0; rt->p->world.rank == 0 && i < rt->model->n_prims; i++) {
+		const char *impl = k_prim_impl(rt->prim[i]);
+		if (!strstr(impl, ":attention"))
+			continue;
+		all++;
+		refused += !strncmp(impl, "own:", 4);
+		if (rt->p->options->print_plan)
+			printf("%s  %s\n", all == 1 ? "\nkernels of attention\n" : "", impl);
+	}
+	if (refused)
+		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d attentions and gradients that were "
+			"left to it: our own kernels compute them", k_dnn_version(), refused, all);
+}
+
+static bool set_up(Rt *rt, Diag *d)
 {
 	const char *path = rt->p->options->tune;
 	const World *w = &rt->p->world;
@@ -118,4 +137,12 @@ bool device_setup(Rt *rt, Diag *d)
 		tune_other(rt, all, d);
 	free(text);
 	return ok && all;
+}
+
+bool device_setup(Rt *rt, Diag *d)
+{
+	bool ok = set_up(rt, d);
+	if (ok)
+		say_attention(rt, d);
+	return ok;
 }

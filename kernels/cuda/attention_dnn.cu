@@ -1,0 +1,177 @@
+/* kernels/cuda/attention_dnn.cu: attention as a primitive: cuDNN's fused kernels where they serve, else our own.
+ *
+ * Which of the two is decided once, at creation, but for pointers that are not aligned to 16 bytes, which cuDNN does
+ * not take: addresses are the plan's, so it is the same kernel in every run. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/attention_graph.cuh"
+#include "kernels/cuda/prim.cuh"
+#include "kernels/cuda/work.h"
+
+/* ---- the choice ---- */
+
+/* Versions of the library.  Those before the first have defects in these graphs; so has WINDOWS with windows that are
+ * open to the right; gradients of keys that fill no whole tile are right behind RAGGED_KEYS alone. */
+enum { FIRST_VERSION = 91002, WINDOWS = 91400, RAGGED_KEYS = 91501 };
+
+/* Gradients with one order of sums want other engines from compute capability 10 on, which are not asked for here. */
+enum { LAST_GRAD_MAJOR = 9 };
+
+static int capability(void)
+{
+	int device = 0, major = 0;
+	launched(cudaGetDevice(&device), "a kernel for the current device");
+	launched(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "a kernel for the device");
+	return major;
+}
+
+static bool pitches_fit(const KAttention *a)
+{
+	return (a->q_pitch | a->k_pitch | a->v_pitch | a->dq_pitch | a->dk_pitch | a->dv_pitch) % 8 == 0;
+}
+
+/* Whether each row sees a key. */
+static bool all_see(const KAttention *a)
+{
+	int64_t left = a->has_left ? a->left : INT32_MAX, right = a->has_right ? a->right : INT32_MAX;
+	return right >= 0 && left >= 0 && a->t - 1 - left < a->s;
+}
+
+/* What its graphs compute, whatever the version. */
+static bool graphs_fit(const KAttentionDesc *d)
+{
+	const KAttention *a = &d->a;
+	return is_half(d->dtype) && a->mask == K_MASK_NONE && a->softcap == 0 && a->p == 0 && a->b > 0 && a->t > 1
+		&& a->s > 1 && a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128 && pitches_fit(a) && all_see(a)
+		&& !(a->has_left && a->t > a->s) && a->t < INT32_MAX && a->s < INT32_MAX;
+}
+
+static bool version_fits(const KAttention *a, bool grad)
+{
+	size_t version = cudnnGetVersion();
+	bool open_window = version == WINDOWS && a->has_left && !a->has_right;
+	bool ragged = grad && version < RAGGED_KEYS && a->s % K_DNN_TILE != 0;
+	return version >= FIRST_VERSION && !open_window && !ragged && !(grad && capability() > LAST_GRAD_MAJOR);
+}
+
+/* Finds a plan, whose scratch begins at `before` of work. */
+static bool on_library(KPrim *p, bool grad, int64_t before)
+{
+	const KAttentionDesc *d = &p->attention;
+	if (!graphs_fit(d) || !version_fits(&d->a, grad))
+		return false;
+	p->graph = (Graph *)calloc(1, sizeof(Graph));
+	if (!p->graph)
+		k_fail("out of memory for a graph");
+	p->graph->handle = prim_dnn();
+	if (grad)
+		attention_grad_graph(p->graph, &d->a, d->dtype);
+	else
+		attention_graph(p->graph, &d->a, d->dtype, d->stats);
+	if (graph_plan(p->graph, d->work_bytes - before))
+		return true;
+	prim_free_graph(p);
+	return false;
+}
+
+static KPrim *create(const KAttentionDesc *d, bool grad)
+{
+	KPrim *p = prim_new();
+	int64_t rows = d->a.b * d->a.h * d->a.t, before = grad ? kwork_dnn_sums(rows) : 0;
+	p->attention = *d;
+	if (on_library(p, grad, before)) {
+		p->work = before + p->graph->work;
+		snprintf(p->impl, sizeof p->impl, "cudnn:attention%s, engine %d", grad ? "_grad" : "", (int)p->graph->engine);
+		return p;
+	}
+	p->work = grad ? rows * 12 : 0;
+	snprintf(p->impl, sizeof p->impl, "own:attention%s", grad ? "_grad" : "");
+	return p;
+}
+
+KPrim *k_attention_create(const KAttentionDesc *d) { return create(d, false); }
+KPrim *k_attention_grad_create(const KAttentionDesc *d) { return create(d, true); }
+
+void prim_free_graph(KPrim *p)
+{
+	graph_free(p->graph);
+	free(p->graph);
+	p->graph = NULL;
+}
+
+/* ---- runs ---- */
+
+/* The tensors of a run, by number. */
+struct Given { int n; int64_t uid[AT_TENSORS]; void *at[AT_TENSORS]; bool aligned; };
+
+static void give(Given *g, int uid, const void *at)
+{
+	g->uid[g->n] = uid;
+	g->at[g->n++] = const_cast<void *>(at);
+	g->aligned = g->aligned && (uid >= AT_SCALE || aligned16(at));
+}
+
+/* Gives the numbers of a graph: exactly those that it has. */
+static void give_numbers(Given *g, const KAttention *a, const AttentionNumbers *n)
+{
+	give(g, AT_SCALE, &n->scale);
+	if (a->has_left || a->has_right)
+		give(g, AT_HIDDEN, &n->hidden);
+	if (a->has_right && a->right != 0)
+		give(g, AT_RIGHT, &n->right);
+	if (a->has_left)
+		give(g, AT_LEFT, &n->left);
+}
+
+/* Primitives of one description are one, so some of its places may be aligned and others not. */
+static bool serves(KPrim *p, const Given *g)
+{
+	if (p->graph && !g->aligned)
+		snprintf(p->impl, sizeof p->impl, "cudnn:attention, own where not aligned");
+	return p->graph && g->aligned;
+}
+
+static void run_graph(const KPrim *p, const Given *g, void *work)
+{
+	prim_dnn(); /* on the stream that kernels are launched on */
+	prim_check_dnn(graph_run(p->graph, g->n, g->uid, g->at, work), "run an attention");
+}
+
+void k_attention_run(KPrim *p, void *o, float *lse, const void *q, const void *k, const void *v, void *work)
+{
+	const KAttention *a = &p->attention.a;
+	AttentionNumbers numbers = attention_numbers(a);
+	Given g = {};
+	g.aligned = true;
+	give(&g, AT_Q, q);
+	give(&g, AT_K, k);
+	give(&g, AT_V, v);
+	give(&g, AT_O, o);
+	if (p->attention.stats)
+		give(&g, AT_LSE, lse);
+	give_numbers(&g, a, &numbers);
+	if (serves(p, &g))
+		return run_graph(p, &g, work);
+	(p->attention.dtype == K_BF16 ? k_attention_bf16 : k_attention_f16)((uint16_t *)o, p->attention.stats ? lse : NULL,
+		(const uint16_t *)q, (const uint16_t *)k, (const uint16_t *)v, NULL, NULL, a, 0, NULL, work);
+}
+
+void k_attention_grad_run(KPrim *p, void *dq, void *dk, void *dv, const void *dy, const void *q, const void *k,
+	const void *v, const void *o, const float *lse, void *work)
+{
+	const KAttention *a = &p->attention.a;
+	AttentionNumbers numbers = attention_numbers(a);
+	const struct { int uid; const void *at; } all[] = {{AT_DQ, dq}, {AT_DK, dk}, {AT_DV, dv}, {AT_DO, dy}, {AT_Q, q},
+		{AT_K, k}, {AT_V, v}, {AT_O, o}, {AT_LSE, lse}, {AT_DELTA, work}, {AT_ONE, &numbers.one}};
+	Given g = {};
+	g.aligned = true;
+	for (const auto &x : all)
+		give(&g, x.uid, x.at);
+	give_numbers(&g, a, &numbers);
+	if (serves(p, &g))
+		return run_graph(p, &g, (char *)work + kwork_dnn_sums(a->b * a->h * a->t));
+	(p->attention.dtype == K_BF16 ? k_attention_grad_bf16 : k_attention_grad_f16)((uint16_t *)dq, (uint16_t *)dk,
+		(uint16_t *)dv, (const uint16_t *)dy, (const uint16_t *)q, (const uint16_t *)k, (const uint16_t *)v, NULL, NULL,
+		(const uint16_t *)o, lse, a, 0, NULL, work);
+}

@@ -1,0 +1,81 @@
+/* passes/attend.c: on GPUs, marks the attentions that cuDNN computes (--attention).
+ *
+ * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a band
+ * in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels compute the rest: masks,
+ * whose rows may hide every key, documents, soft caps and dropout.
+ *
+ * `auto` marks forward alone.  The library's gradient that has the same bits in every run writes the gradients of the
+ * scores, four bytes of traffic for each pair of row and key, and plans as much memory: 1.5 GiB for 64 samples of 12
+ * heads and 1024 tokens.  Ours keeps them in registers. */
+#include "passes/passes.h"
+
+enum { MULTIPLE = 8, LONGEST = 128 };
+
+/* The heads of operand `at` and on, q, k and v. */
+typedef struct Heads { int64_t t, s, d, dv; } Heads;
+
+static Heads heads_of(const Op *op, int at)
+{
+	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
+	int t = attr_get_int(op->attrs, "layout", 0) ? 1 : 2;
+	return (Heads){q->dim[t], k->dim[t], q->dim[3], v->dim[3]};
+}
+
+static bool every_row_sees(const Op *op, Heads n)
+{
+	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
+	bool first = !right || right->i >= 0, last = !left || (left->i >= 0 && n.t <= n.s);
+	return n.t > 1 && n.s > 1 && first && last;
+}
+
+static bool rows_are_aligned(const Op *op, int at)
+{
+	for (int i = at; i < at + 3; i++)
+		if (value_pitch(op_in(op, i)) % MULTIPLE)
+			return false;
+	for (int i = 0; op->kind == OP_ATTENTION_GRAD && i < 3; i++)
+		if (value_pitch(op->out[i]) % MULTIPLE)
+			return false;
+	return true;
+}
+
+static bool library_serves(const Op *op)
+{
+	int at = op->kind == OP_ATTENTION_GRAD;
+	Heads n = heads_of(op, at);
+	DType type = op_in(op, at)->type.dtype;
+	bool sizes = n.d % MULTIPLE == 0 && n.dv % MULTIPLE == 0 && n.d <= LONGEST && n.dv <= LONGEST;
+	return (type == DT_BF16 || type == DT_F16) && sizes && !op_in(op, at + 3) && !op_in(op, at + 4)
+		&& attr_get_float(op->attrs, "softcap", 0) == 0 && !op_draws(op) && type_numel(&op_in(op, at)->type) > 0
+		&& every_row_sees(op, n) && rows_are_aligned(op, at);
+}
+
+bool pass_attend(Module *m, const Options *o, Diag *d)
+{
+	const char *mark = "library";
+	int forward = 0, backward = 0, all = 0, served = 0;
+	if (!options_cuda(o))
+		return true;
+	for (int s = SEC_FORWARD; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op) {
+			bool grad = op->kind == OP_ATTENTION_GRAD;
+			if (op->kind != OP_ATTENTION && !grad)
+				continue;
+			all++;
+			op->attrs = attr_without(m, op->attrs, 1, &mark);
+			if (!library_serves(op))
+				continue;
+			served++;
+			if (o->target.attention == ATTENTION_OWN || (grad && o->target.attention != ATTENTION_CUDNN))
+				continue;
+			op->attrs = attr_int(m, op->attrs, mark, 1);
+			forward += !grad;
+			backward += grad;
+		}
+	if (o->given.attention && !served)
+		diag_warn(d, "--attention", "is not used: the model has no attention that cuDNN would serve");
+	if (all)
+		diag_info(d, "attend", "of %d attentions and gradients cuDNN computes %d and %d, where it takes them", all,
+			forward, backward);
+	return true;
+}

@@ -1,0 +1,247 @@
+/* tests/cudasim/graph_run.cpp: computes operation graphs of the emulated cuDNN.
+ *
+ * The one idea: every tensor is a list of doubles with its dims, rounded to its type when it is made, and an operation
+ * is a loop over its result; sums go from the last term to the first.  Nothing here knows of attention, but for which
+ * graphs have an engine and how much scratch one would take. */
+#include "tests/cudasim/graphs.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+
+typedef std::map<int64_t, std::vector<double>> Contents;
+
+/* ---- engines ---- */
+
+static bool of_16_bits(const SimNode &t) { return t.type == CUDNN_DATA_HALF || t.type == CUDNN_DATA_BFLOAT16; }
+
+/* Attention has two products, its gradient five; heads are rows of at most 128 elements, by 8, and their elements
+ * follow each other. */
+bool sim_graph_served(const SimGraph &g)
+{
+	if (g.products != 2 && g.products != 5)
+		return false;
+	for (const auto &at : g.tensor) {
+		const SimNode &t = at.second;
+		int along = t.stride[3] == 1 ? 3 : 2;
+		if (t.is_virtual || t.by_value || !of_16_bits(t))
+			continue;
+		if (t.stride[along] != 1 || t.dim[along] % 8 || t.dim[along] > 128 || t.stride[0] % 8 || t.stride[1] % 8
+			|| t.stride[5 - along] % 8)
+			return false;
+	}
+	return true;
+}
+
+static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* A gradient keeps pairs in tiles, and results by query head that are summed over groups. */
+int64_t sim_graph_work(const SimGraph &g)
+{
+	int64_t bytes = 0;
+	for (const SimOp &op : g.op) {
+		const SimNode &x = g.tensor.at(op.x), &y = g.tensor.at(op.y);
+		if (op.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !y.is_virtual && x.type == CUDNN_DATA_FLOAT)
+			bytes += x.dim[0] * x.dim[1] * up(x.dim[2], 128) * up(x.dim[3], 128) * 2;
+		if (op.kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR && of_16_bits(x))
+			bytes += x.dim[0] * x.dim[1] * up(x.dim[2], 128) * x.dim[3] * 2;
+	}
+	return bytes + 256;
+}
+
+/* ---- elements ---- */
+
+static double rounded(double x, cudnnDataType_t t)
+{
+	switch (t) {
+	case CUDNN_DATA_BFLOAT16: return __bfloat162float(__float2bfloat16_rn((float)x));
+	case CUDNN_DATA_HALF: return __half2float(__float2half_rn((float)x));
+	case CUDNN_DATA_INT32: return (double)(int32_t)x;
+	case CUDNN_DATA_BOOLEAN: return x != 0;
+	default: return (double)(float)x;
+	}
+}
+
+static int64_t offset_of(const SimNode &t, int64_t i)
+{
+	int64_t at = 0;
+	for (int d = 3; d >= 0; i /= t.dim[d], d--)
+		at += i % t.dim[d] * t.stride[d];
+	return at;
+}
+
+static double read(const void *p, const SimNode &t, int64_t i)
+{
+	switch (t.type) {
+	case CUDNN_DATA_BFLOAT16: return __bfloat162float(__ushort_as_bfloat16(((const unsigned short *)p)[i]));
+	case CUDNN_DATA_HALF: return __half2float(__ushort_as_half(((const unsigned short *)p)[i]));
+	case CUDNN_DATA_INT32: return ((const int32_t *)p)[i];
+	default: return ((const float *)p)[i];
+	}
+}
+
+static void write(void *p, const SimNode &t, int64_t i, double x)
+{
+	if (t.type == CUDNN_DATA_FLOAT)
+		((float *)p)[i] = (float)x;
+	else
+		((unsigned short *)p)[i] = t.type == CUDNN_DATA_BFLOAT16 ? __bfloat16_as_ushort(__float2bfloat16_rn((float)x))
+			: __half_as_ushort(__float2half_rn((float)x));
+}
+
+/* Element of x at the place of element i of y, whose dims x has or spreads over. */
+static double spread(const std::vector<double> &of, const SimNode &x, const SimNode &y, int64_t i)
+{
+	int64_t at = 0, step = 1;
+	for (int d = 3; d >= 0; i /= y.dim[d], d--) {
+		at += i % y.dim[d] % x.dim[d] * step;
+		step *= x.dim[d];
+	}
+	return of[(size_t)at];
+}
+
+/* ---- operations ---- */
+
+static double pointwise(const SimOp &op, double x, double b, double t, int64_t index)
+{
+	switch (op.mode) {
+	case CUDNN_POINTWISE_ADD: return x + b;
+	case CUDNN_POINTWISE_SUB: return x - b;
+	case CUDNN_POINTWISE_MUL: return x * b;
+	case CUDNN_POINTWISE_DIV: return x / b;
+	case CUDNN_POINTWISE_EXP: return exp(x);
+	case CUDNN_POINTWISE_LOG: return log(x);
+	case CUDNN_POINTWISE_IDENTITY: return x;
+	case CUDNN_POINTWISE_CMP_GE: return x >= b;
+	case CUDNN_POINTWISE_CMP_GT: return x > b;
+	case CUDNN_POINTWISE_GEN_INDEX: return (double)index;
+	case CUDNN_POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
+	default: sim_die("cuDNN: function %d of elements is not emulated", op.mode);
+	}
+}
+
+static void run_pointwise(const SimGraph &g, const SimOp &op, Contents &c)
+{
+	const SimNode &y = g.tensor.at(op.y), &x = g.tensor.at(op.x);
+	for (int64_t i = 0; i < sim_numel(y); i++) {
+		int64_t index = i;
+		for (int d = 3; d > op.axis; d--)
+			index /= y.dim[d];
+		double b = op.b ? spread(c[op.b], g.tensor.at(op.b), y, i) : 0;
+		double t = op.t ? spread(c[op.t], g.tensor.at(op.t), y, i) : 0;
+		c[op.y][(size_t)i] = pointwise(op, spread(c[op.x], x, y, i), b, t, op.axis >= 0 ? index % y.dim[op.axis] : 0);
+	}
+}
+
+/* Heads are summed by groups of neighbours, other dims whole. */
+static void run_reduction(const SimGraph &g, const SimOp &op, Contents &c)
+{
+	const SimNode &x = g.tensor.at(op.x), &y = g.tensor.at(op.y);
+	bool max = op.mode == CUDNN_REDUCE_TENSOR_MAX;
+	std::fill(c[op.y].begin(), c[op.y].end(), max ? -INFINITY : 0);
+	for (int64_t i = sim_numel(x) - 1; i >= 0; i--) {
+		int64_t at = 0, step = 1, left = i;
+		for (int d = 3; d >= 0; left /= x.dim[d], d--) {
+			at += left % x.dim[d] / (x.dim[d] / y.dim[d]) * step;
+			step *= y.dim[d];
+		}
+		double &to = c[op.y][(size_t)at];
+		to = max ? std::max(to, c[op.x][(size_t)i]) : to + c[op.x][(size_t)i];
+	}
+}
+
+static void run_product(const SimGraph &g, const SimOp &op, Contents &c)
+{
+	const SimNode &a = g.tensor.at(op.x), &b = g.tensor.at(op.b), &y = g.tensor.at(op.y);
+	int64_t m = y.dim[2], n = y.dim[3], k = a.dim[3], group = y.dim[1] / b.dim[1];
+	for (int64_t h = 0; h < y.dim[0] * y.dim[1]; h++) {
+		const double *A = &c[op.x][(size_t)(h * m * k)];
+		const double *B = &c[op.b][(size_t)((h / y.dim[1] * b.dim[1] + h % y.dim[1] / group) * k * n)];
+		double *Y = &c[op.y][(size_t)(h * m * n)];
+		std::fill(Y, Y + m * n, 0);
+		for (int64_t i = 0; i < m; i++)
+			for (int64_t l = k - 1; l >= 0; l--)
+				for (int64_t j = 0; j < n; j++)
+					Y[i * n + j] += rounded(A[i * k + l], of_16_bits(b) ? b.type : a.type) * B[l * n + j];
+	}
+}
+
+static void run_transpose(const SimGraph &g, const SimOp &op, Contents &c)
+{
+	const SimNode &y = g.tensor.at(op.y);
+	int64_t m = y.dim[2], n = y.dim[3];
+	for (int64_t i = 0; i < sim_numel(y); i++)
+		c[op.y][(size_t)i] = c[op.x][(size_t)(i / (m * n) * m * n + i % n * m + i / n % m)];
+}
+
+static void compute(const SimGraph &g, const SimGiven &given, Contents c)
+{
+	if (int64_t bytes = sim_graph_work(g))
+		memset(given.work, 0xA5, (size_t)bytes);
+	for (const auto &at : g.tensor) {
+		const SimNode &t = at.second;
+		std::vector<double> &x = c[at.first];
+		if (t.by_value)
+			continue;
+		x.resize((size_t)sim_numel(t));
+		for (int64_t i = 0; i < sim_numel(t) && !t.is_virtual; i++)
+			x[(size_t)i] = read(given.at.at(at.first), t, offset_of(t, i));
+	}
+	for (const SimOp &op : g.op) {
+		const SimNode &y = g.tensor.at(op.y);
+		(op.kind == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR ? run_pointwise
+			: op.kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR ? run_reduction
+			: op.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR ? run_product : run_transpose)(g, op, c);
+		for (int64_t i = 0; i < sim_numel(y); i++) {
+			double &x = c[op.y][(size_t)i];
+			x = rounded(x, y.type);
+			if (!y.is_virtual)
+				write(given.at.at(op.y), y, offset_of(y, i), x);
+		}
+	}
+}
+
+/* ---- launches ---- */
+
+/* Dies where a product makes a tensor of memory that another operation reads: the library's engines add to it by
+ * atomics. */
+static void want_one_order(const SimGraph &g)
+{
+	for (const SimOp &product : g.op)
+		for (const SimOp &reader : g.op)
+			if (product.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !g.tensor.at(product.y).is_virtual
+				&& (reader.x == product.y || reader.b == product.y))
+				sim_die("cuDNN: products that are summed in memory have other bits in every run");
+}
+
+void sim_graph_run(cudaStream_t stream, std::shared_ptr<const SimGraph> g, const SimGiven &given)
+{
+	Contents numbers;
+	want_one_order(*g);
+	for (const auto &at : g->tensor) {
+		const SimNode &t = at.second;
+		std::string name = "cudnnBackendExecute: tensor " + std::to_string(at.first);
+		if (t.is_virtual)
+			continue;
+		void *p = given.at.at(at.first);
+		int64_t last = 0, size = of_16_bits(t) ? 2 : 4;
+		for (int d = 0; d < 4; d++)
+			last += (t.dim[d] - 1) * t.stride[d];
+		if (t.by_value) {
+			numbers[at.first] = {read(p, t, 0)};
+			continue;
+		}
+		if ((uintptr_t)p % (uintptr_t)t.align)
+			sim_die("%s is not aligned to %lld bytes", name.c_str(), (long long)t.align);
+		sim_must_reach(p, (size_t)((last + 1) * size), name.c_str());
+	}
+	sim_must_reach(given.work, (size_t)sim_graph_work(*g), "cudnnBackendExecute: workspace");
+	sim_issue(stream, "cudnnBackendExecute", [g, given, numbers] {
+		compute(*g, given, numbers);
+		return true;
+	});
+}

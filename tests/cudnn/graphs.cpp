@@ -1,0 +1,139 @@
+/* tests/cudnn/graphs.cpp: the real cuDNN, without a GPU, plans the graphs of attention that programs make.
+ *
+ * The library compiles for a device that is only described (ahead of time, cuDNN 9.11 and later), so it says which
+ * graphs its engines take and how much scratch they need; it computes nothing.  It wants a driver to be there: driver.c
+ * stands for it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention_graph.cuh"
+#include "kernels/cuda/work.h"
+
+static void fail(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+extern "C" {
+void (*k_fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2))) = fail;
+}
+
+/* ---- devices ---- */
+
+struct Device { const char *name; int version, processors, shared; };
+
+/* What the library asks of a device, in the text that it writes itself. */
+static cudnnBackendDescriptor_t describe(const Device &device)
+{
+	static char text[2048];
+	cudnnBackendDescriptor_t d = NULL;
+	snprintf(text, sizeof text, "{\"deviceName\":\"%s\",\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
+		"\"multiProcessorCount\":%d,\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":%d,"
+		"\"reservedSharedMemoryPerBlock\":1024,\"oversizedSharedMemoryPerBlock\":0,\"warpSize\":32,"
+		"\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"maxThreadsPerBlock\":1024,"
+		"\"maxThreadsPerSM\":2048,\"maxCtasPerSM\":32,\"regsPerBlock\":65536,\"maxRegistersPerSM\":65536,"
+		"\"l2CacheSize\":52428800,\"memoryBusWidth\":5120,\"memClockRateKHz\":2619000,\"smClockRateKHz\":1980000,"
+		"\"totalGlobalMem\":84942979072,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
+		"\"smCountOrigin\":0}", device.name, device.version, device.processors, device.shared);
+	const int64_t n = (int64_t)strlen(text);
+	if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) != CUDNN_STATUS_SUCCESS
+		|| cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, n, text)
+			!= CUDNN_STATUS_SUCCESS || cudnnBackendFinalize(d) != CUDNN_STATUS_SUCCESS) {
+		char why[1024];
+		cudnnGetLastErrorString(why, sizeof why);
+		fail("cuDNN takes no description of a device: %s", why);
+	}
+	return d;
+}
+
+/* ---- graphs ---- */
+
+struct Case { const char *name; KAttention a; };
+
+static const Case cases[] = {
+	{"GPT-2", {.b = 64, .h = 12, .hk = 12, .t = 1024, .s = 1024, .d = 64, .dv = 64, .has_right = true, .layout = 1}},
+	{"GPT-2, q, k and v in one row", {.b = 64, .h = 12, .hk = 12, .t = 1024, .s = 1024, .d = 64, .dv = 64,
+		.has_right = true, .layout = 1, .q_pitch = 2304, .k_pitch = 2304, .v_pitch = 2304, .dq_pitch = 2304,
+		.dk_pitch = 2304, .dv_pitch = 2304}},
+	{"all keys, head first", {.b = 8, .h = 12, .hk = 12, .t = 512, .s = 512, .d = 64, .dv = 64}},
+	{"grouped heads", {.b = 4, .h = 32, .hk = 8, .t = 2048, .s = 2048, .d = 128, .dv = 128, .has_right = true,
+		.layout = 1}},
+	{"window", {.b = 2, .h = 8, .hk = 8, .t = 1024, .s = 1024, .d = 64, .dv = 64, .has_left = true, .left = 255,
+		.has_right = true, .layout = 1}},
+	{"band", {.b = 2, .h = 8, .hk = 8, .t = 1024, .s = 1024, .d = 64, .dv = 64, .has_left = true, .left = 64,
+		.has_right = true, .right = 64, .layout = 1}},
+	{"open window", {.b = 2, .h = 8, .hk = 8, .t = 256, .s = 256, .d = 64, .dv = 64, .has_left = true, .left = 64}},
+	{"more keys than rows", {.b = 2, .h = 8, .hk = 8, .t = 256, .s = 1024, .d = 64, .dv = 64, .has_right = true,
+		.right = 768, .layout = 1}},
+	{"no whole tiles", {.b = 3, .h = 5, .hk = 5, .t = 77, .s = 1000, .d = 40, .dv = 24, .layout = 1}},
+	{"small heads", {.b = 2, .h = 2, .hk = 1, .t = 16, .s = 16, .d = 8, .dv = 8, .has_right = true, .layout = 1}},
+};
+
+/* Scratch that pass memory plans. */
+static int64_t planned(const KAttention &a, bool grad)
+{
+	int h = a.layout ? 2 : 1, t = a.layout ? 1 : 2;
+	int64_t q[4] = {a.b, 0, 0, a.d}, k[4] = {a.b, 0, 0, a.d}, v[4], o[4];
+	q[h] = a.h, q[t] = a.t, k[h] = a.hk, k[t] = a.s;
+	memcpy(v, k, sizeof v), memcpy(o, q, sizeof o);
+	v[3] = o[3] = a.dv;
+	KWorkArgs args = {};
+	args.layout = a.layout, args.library = true;
+	args.in[0] = {4, o, 2}, args.in[1] = {4, q, 2}, args.in[2] = {4, k, 2}, args.in[3] = {4, v, 2};
+	return grad ? kwork_cuda_attention_grad(&args) - kwork_dnn_sums(a.b * a.h * a.t) : kwork_cuda_attention(&args);
+}
+
+static bool planned_by_library(const Case &c, const Device &device, KDType type, bool grad, bool wanted)
+{
+	Graph *g = (Graph *)calloc(1, sizeof(Graph));
+	KAttention a = c.a;
+	char why[4096] = "";
+	a.scale = 0.125f;
+	g->device = describe(device);
+	if (grad)
+		attention_grad_graph(g, &a, type);
+	else
+		attention_graph(g, &a, type, true);
+	bool ok = graph_plan(g, planned(a, grad));
+	if (!ok)
+		cudnnGetLastErrorString(why, sizeof why);
+	printf("%s %-5s %-4s %-8s %-30s ", ok == wanted ? "ok  " : "FAIL", device.name, type == K_BF16 ? "bf16" : "f16",
+		grad ? "gradient" : "forward", c.name);
+	if (ok)
+		printf("engine %d, scratch %lld of %lld\n", (int)g->engine, (long long)g->work, (long long)planned(a, grad));
+	else
+		printf("refused%s%s%s\n", g->failed ? ": " : "", g->failed ? g->failed : "", wanted ? why : "");
+	fflush(stdout);
+	cudnnBackendDestroyDescriptor(g->device);
+	graph_free(g);
+	free(g);
+	return ok;
+}
+
+static bool takes(const Case &c, const Device &device, KDType type, bool grad)
+{
+	return planned_by_library(c, device, type, grad, true);
+}
+
+int main(void)
+{
+	static const Case odd = {"heads of 12 elements", {.b = 1, .h = 2, .hk = 2, .t = 64, .s = 64, .d = 12, .dv = 12}};
+	static const Device h100 = {"H100", 900, 132, 232448}, a100 = {"A100", 800, 108, 166912};
+	int failed = 0;
+	printf("cuDNN %zu\n", cudnnGetVersion());
+	for (const Case &c : cases)
+		for (int grad = 0; grad < 2; grad++)
+			failed += !takes(c, h100, grad ? K_F16 : K_BF16, grad);
+	for (int grad = 0; grad < 2; grad++)
+		failed += !takes(cases[1], a100, K_BF16, grad) + !takes(cases[3], a100, K_BF16, grad);
+	failed += planned_by_library(odd, h100, K_BF16, false, false);
+	printf("tests/cudnn: %d failed\n", failed);
+	return failed > 0;
+}
