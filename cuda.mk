@@ -74,6 +74,11 @@ $(BUILD)/lib/%/kernel-tests: $(KERNEL_TESTS) $(MIRROR)/calls.c $(BUILD)/lib/%/li
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(MIRRORED) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
 
+# Ceilings, and products apart from a step, for the kit.
+$(BUILD)/lib/%/micro: bench/gpu/micro.c $(BUILD)/lib/%/libshardrt.a
+	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -o $@ $(filter %.c,$^) $(filter %.a,$^) $(CUDA_LINK) -lcudart_static -lstdc++ -lgomp \
+		-lpthread -ldl -lrt -lm
+
 ## cuda: the CUDA runtime for sm_80 and sm_90a, or CUDA_ARCHES="sm_100a sm_120a" (wants nvcc; fetches cuBLAS, cuDNN
 ##   and NCCL if the toolkit lacks them)
 cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
@@ -101,7 +106,7 @@ $(CUDNN_TEST)/libcuda.so.1: tests/cudnn/driver.c
 
 GPU_ARCH ?= sm_90a
 ## gpu-kit: BUILD/gpu-kit.tar.xz for a machine with a GPU (GPU_ARCH) and PyTorch: tests, and steps beside PyTorch's
-gpu-kit: all $(BUILD)/lib/$(GPU_ARCH)/kernel-tests $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so $(VENV)/ready
+gpu-kit: all $(BUILD)/lib/$(GPU_ARCH)/kernel-tests $(BUILD)/lib/$(GPU_ARCH)/micro $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so $(VENV)/ready
 	$(PYTHON) tests/gpu/kit.py $(BUILD)/shardc $(BUILD)/gpu-kit --arch $(GPU_ARCH)
 
 # ---- the emulation ----
@@ -156,9 +161,13 @@ $(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
 	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) -lcunit -ljansson -ldeflate -lgomp $(SIM_LINK) -lpthread -lm
 
+$(BUILD)/cudasim/micro: $(SIM)/bench/gpu/micro.o $(SIM)/libshardrt.a $(SIM)/libcudasim.so
+	@mkdir -p $(@D)
+	$(CXX) $(SIM_FLAGS) -o $@ $(filter %.o %.a,$^) -lgomp $(SIM_LINK) -lpthread -lm
+
 ## cudasim: CUDA programs on CPUs: runtime, kernels and an emulation of the libraries, built with g++; and its tests
 cudasim: $(SIM)/libshardrt.a $(if $(CUDA_NCCL),$(SIM)/libshardrt_nccl.so) $(BUILD)/cudasim/nvcc \
-	$(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels
+	$(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels $(BUILD)/cudasim/micro
 
 # A CUDA program on CPUs, wherever shardc takes flags.
 SIM_TARGET = --target=cuda --arch=cudasim --nvcc=$(abspath $(BUILD)/cudasim/nvcc)

@@ -20,6 +20,14 @@ static const char *stream_name(int stream)
 	}
 }
 
+/* What a kernel is and does, so that what it was measured to take elsewhere becomes a rate. */
+static void put_work(FILE *f, const Op *op, const LayoutRank *who, Arena *a)
+{
+	Work w = cost_of(op, who);
+	fprintf(f, ",\"kernel\":\"%s\",\"flops\":%.0f,\"moved\":%.0f",
+		str_escape(a, ESCAPE_JSON, cost_signature(op, &w, a)), w.flops, w.bytes);
+}
+
 /* begin: when the program does, in seconds. */
 static void put_slice(FILE *f, const TimelinePart *part, const Slice *s, double begin, const char *size, Arena *a)
 {
@@ -38,6 +46,8 @@ static void put_slice(FILE *f, const TimelinePart *part, const Slice *s, double 
 		fprintf(f, ",\"seq\":%d", s->seq);
 	if (s->stream != TIMELINE_COMPUTE)
 		fprintf(f, ",\"bytes\":%" PRId64, s->bytes);
+	else if (!s->waits)
+		put_work(f, op, &part->t->who, a);
 	fputs("}}", f);
 }
 

@@ -1,8 +1,10 @@
-"""Prints rows of the GPU kit (rows.jsonl) as Markdown: what failed, steps beside PyTorch's, ceilings, time by kernel.
+"""Prints rows of the GPU kit (rows.jsonl) as Markdown: what failed, steps beside PyTorch's, ceilings, kernels.
 
 Steps are medians over rounds.  Ratios are PyTorch's time over ours in the same round: above 1, we are faster; the range
 is over rounds, and the peer is the fastest configuration of PyTorch.  --expect adds the column of what was expected,
-from a file of {case: milliseconds}.
+from a file of {case: milliseconds}.  Of kernels, the share of the ceiling is the time that their products take at the
+best rate that was measured, or their bytes, whichever is longer, over the time they took; what was expected is the
+plan's.
 
 usage: report.py ROWS [--expect FILE]
 """
@@ -81,10 +83,73 @@ def steps(rows, case, expected):
     return ["", f"## {case}", "", *table(head, body), "", ratio(found)]
 
 
+def compared(row):
+    """Losses and norms of a tenth of the steps, and of the last one."""
+    ours, peer, n = row["ours"], row["pytorch"], row["steps"]
+    body = [[str(i + 1), *(f"{who[key][i]:.5g}" for key in ("loss", "grad_norm") for who in (ours, peer))]
+            for i in sorted({*range(0, n, max(n // 10, 1)), n - 1})]
+    return ["", f"## {row['compared']}: {n} steps from the same weights", "",
+            *table(["step", "loss", "PyTorch's", "gradient norm", "PyTorch's"], body), "", row["detail"]]
+
+
+def ceiling(rows, unit):
+    """The best rate that anything reached alone; 0: none was measured."""
+    return max((v for r in rows for k, v in r.get("ceilings", {}).items() if k.endswith(unit)), default=0)
+
+
+def rates(ms, flops, moved, tops):
+    """TFLOP/s, GB/s and the share of the ceiling, as texts."""
+    if not ms:
+        return ["-"] * 3
+    best = [work / most for work, most in ((flops / 1e9, tops[0]), (moved / 1e6, tops[1])) if most]
+    return [f"{flops / ms / 1e9:.0f}" if flops else "-", f"{moved / ms / 1e6:.0f}",
+            f"{100 * max(best) / ms:.0f}" if len(best) == 2 else "-"]
+
+
+def traced(row, tops):
+    body = [[f"`{k['kernel'][:120]}`".replace("|", "\\|"), str(k["calls"]), f"{k['ms']:.3f}", f"{k['expected_ms']:.3f}",
+             *rates(k["ms"], k["flops"], k["moved"], tops)] for k in row["traced"]]
+    head = ["kernel", "calls", "ms a step", "expected", "TFLOP/s", "GB/s", "% of the ceiling"]
+    return ["", f"## A step of {row['case']}, kernel by kernel", "", row["detail"], "", *table(head, body)]
+
+
+def alone(row):
+    body = [[a["name"], f"{a['ms']:.3f}", f"{a['rate']:,.0f} {a['unit']}", str(len(a["us"]) or "-"),
+             f"{min(a['us']) / 1e3:.3f}" if a["us"] else "-"] for a in row["alone"]]
+    return ["", "## Alone", "", *table(["what", "ms", "rate", "proposals", "ms of the quickest"], body)]
+
+
+def attention(row, rows):
+    """PyTorch's back ends, and ours: that of the traced step, a call."""
+    body = []
+    for case, backends in row["attention"].items():
+        for r in rows:
+            if "traced" in r and r["case"] == case:
+                took = {k["kernel"].split()[0]: k["ms"] / k["calls"] for k in r["traced"]}
+                body.append([case, "ours, in a step", *(f"{took[k]:.3f}" if k in took else "-"
+                                                        for k in ("attention", "attention_grad"))])
+        for how, took in backends.items():
+            body.append([case, how, *([took["refused"], "-"] if "refused" in took else
+                                      [f"{took[k]:.3f}" for k in ("forward_ms", "backward_ms")])])
+    return ["", "## Attention", "", *table(["case", "who", "ms forward", "ms backward"], body)]
+
+
+def counters(row):
+    body = [[f"`{k['kernel']}`", str(k["launches"]), f"{k['ms']:.3f}", rates(k["ms"], 0, k["bytes"], [0, 0])[1],
+             f"{k['dram']:.0f}", f"{k['sm']:.0f}"] for k in row["counters"]]
+    return ["", f"## One step of {row['case']} by ncu", "",
+            *table(["kernel", "launches", "ms", "GB/s", "memory busy, %", "processors busy, %"], body)]
+
+
+def memory(rows):
+    body = [[r["memory"], *(f"{n / 2**30:.2f}" for n in (r["plan"], r["used"], r["used"] - r["plan"]))] for r in rows]
+    return ["", "## Memory, GiB", "", *table(["case", "plan", "in use", "more"], body)] if body else []
+
+
 def kernels(row):
     body = [[f"`{k['kernel']}`", f"{k['ms_per_step']:.3f}", f"{k['launches_per_step']:.1f}", f"{k['percent']:.1f}"]
             for k in row["kernels"]]
-    return ["", f"## Kernels of {row['case']}", "", *table(["kernel", "ms a step", "launches a step", "%"], body)]
+    return ["", f"## Kernels of {row['case']} by nsys", "", *table(["kernel", "ms a step", "launches a step", "%"], body)]
 
 
 def report(rows, expected):
@@ -94,13 +159,21 @@ def report(rows, expected):
     for r in rows:
         if "ceilings" in r:
             text += ["", *table(["ceiling", "measured"], [[k, f"{v:,.0f}"] for k, v in r["ceilings"].items()])]
+    for r in rows:
+        if "compared" in r:
+            text += compared(r)
     for case in dict.fromkeys(r["case"] for r in rows if "step_ms" in r):
         text += steps(rows, case, expected)
     for r in {r["case"]: r for r in rows if "products" in r}.values():
         text += products(r)
-    for r in rows:
-        if "kernels" in r:
-            text += kernels(r)
+    text += memory([r for r in rows if "memory" in r])
+    tops = [ceiling(rows, unit) for unit in ("TFLOP/s", "GB/s")]
+    shown = {"alone": alone, "traced": lambda r: traced(r, tops), "attention": lambda r: attention(r, rows),
+             "counters": counters, "kernels": kernels}
+    for key, show in shown.items():
+        for r in rows:
+            if key in r:
+                text += show(r)
     return "\n".join(text)
 
 

@@ -1,16 +1,16 @@
-"""Steps on one GPU: our programs and PyTorch (eager, torch.compile, fully_shard at one rank), alternating in one run.
+"""Steps on one GPU, and their memory: our programs and PyTorch (eager, torch.compile, fully_shard at one rank).
 
-A round runs every contender once, each alone on the GPU, and is a row for each; report.py takes medians over rounds.
+A round runs every contender once, each alone on the GPU, and is a row for each; rounds alternate, and report.py takes
+medians over them.
 All of PyTorch runs in processes of its own (peer.py), so that a check's time limit holds for it, too.
 """
-import csv
-import io
 import json
 import statistics
 import sys
+import threading
 
 from check import Failed, Skipped
-from machine import EMULATED, HERE, steps
+from machine import EMULATED, HERE, memory_used, steps
 
 VARIANTS = ["eager", "compile", "fsdp"]
 SETTLE = 4  # our first steps, which are not counted: warm-up, capture, and the first replays
@@ -26,45 +26,41 @@ class Bench:
 
     def first(self, rows):
         """One round of each case, that of GPT-2 first; fully_shard waits for the later rounds."""
-        rows.do("A", "ceilings", 60, self.ceilings)
-        for name in self.cases:
-            for who in self.who[:4]:
+        for name, case in self.cases.items():
+            for who in () if case.get("alone") else self.who[:4]:
                 rows.do("A", f"step {name} {who} 0", 150, self.step, name, who)
 
     def rounds(self, rows, n):
-        for name in self.cases:
-            for r in range(1, n):
+        for name, case in self.cases.items():
+            for r in range(1, 1 if case.get("alone") else n):
                 for who in self.who:
                     rows.do("B", f"step {name} {who} {r}", 150, self.step, name, who)
 
-    def profiles(self, rows):
-        for name in self.cases:
-            rows.do("B", f"kernels {name}", 120, self.profile, name)
+    def memory(self, rows):
+        """Cases that run alone, whose steps are timed on the way, first: they are here for what they need."""
+        for name, case in sorted(self.cases.items(), key=lambda c: not c[1].get("alone")):
+            if case.get("alone"):
+                rows.do("B", f"step {name} ours 0", 150, self.step, name, "ours")
+            rows.do("B", f"memory {name}", 90, self.used, name)
 
     # ---- checks ----
 
-    def peer(self, *parts):
+    def peer(self, *parts, script="peer.py"):
         """What a process of PyTorch prints as its last line, a JSON object."""
         device = ["--device", "cpu"] if self.smoke else []
-        status, text = self.machine.run([sys.executable, HERE / "peer.py", *parts, *device], plain=True)
+        status, text = self.machine.run([sys.executable, HERE / script, *parts, *device], plain=True)
         last = text.strip().splitlines()[-1:] or [""]
         if status != 0 or not last[0].startswith("{"):
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         return json.loads(last[0])
 
-    def ceilings(self):
-        if self.smoke:
-            raise Skipped("not done: ceilings want a GPU")
-        rates = self.peer("ceilings")
-        return "; ".join(f"{k} {v:.0f}" for k, v in rates.items()), dict(ceilings=rates)
-
-    def command(self, name, n):
+    def command(self, name, n, lr=1e-4):
         folder = self.work / name
         if not (folder / "labels.npy").exists():
             folder.mkdir(exist_ok=True)
             self.peer("data", name, folder)
         return [self.machine.bin / name, "--data", f"x={folder}/x.npy", "--data", f"labels={folder}/labels.npy",
-                "--steps", n, "--lr", 1e-4, "--log", folder / "log.jsonl"]
+                "--steps", n, "--lr", lr, "--log", folder / "log.jsonl"]
 
     def step(self, name, who):
         case = self.cases[name]
@@ -75,11 +71,11 @@ class Bench:
         rate = case["items"] / figures["step_ms"] * 1e3
         return f"{figures['step_ms']:.2f} ms, {rate:,.0f} a second", dict(figures, per_second=rate)
 
-    def ours(self, name, *options):
+    def ours(self, name, *options, **env):
         """Milliseconds of a step, and the bytes that were allocated, which must be the plan's."""
         command, log = self.command(name, SETTLE + self.steps), self.work / name / "log.jsonl"
         log.unlink(missing_ok=True)
-        status, text = self.machine.run([*command, *options])
+        status, text = self.machine.run([*command, *options], **env)
         if status != 0:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         rows, plan = steps(log), self.cases[name]["bytes"]
@@ -95,21 +91,28 @@ class Bench:
         timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
         return dict(figures, products=[dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed])
 
-    def profile(self, name):
-        """The time of each kernel of a step, measured by nsys, the longest first."""
-        nsys = None if self.smoke else self.machine.tool("nsys")
-        if not nsys:
-            raise Skipped("not done: nsys is not installed" if not self.smoke else "not done: nsys wants a GPU")
-        n, report = SETTLE + self.steps, self.work / name / "report"
-        status, text = self.machine.run([nsys, "profile", "-o", report, "--force-overwrite", "true", "--trace", "cuda",
-                                         "--cuda-graph-trace", "node", *self.command(name, n)])
-        if status == 0:
-            status, text = self.machine.run([nsys, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv",
-                                             "--quiet", f"{report}.nsys-rep"])
-        at = text.find("Time (%)")
-        if status != 0 or at < 0:
-            raise Skipped(f"not done: nsys, exit {status}: {text.strip()[-300:]}")
-        kernels = [dict(kernel=r["Name"][:100], ms_per_step=float(r["Total Time (ns)"]) / 1e6 / n,
-                        launches_per_step=int(r["Instances"]) / n, percent=float(r["Time (%)"]))
-                   for r in csv.DictReader(io.StringIO(text[at:]))]
-        return f"{sum(k['ms_per_step'] for k in kernels):.2f} ms in kernels", dict(case=name, kernels=kernels[:40])
+    def used(self, name):
+        """What nvidia-smi says that a run uses, beside its plan.  The emulation counts what is allocated, to the byte."""
+        plan, report = self.cases[name]["bytes"], self.work / name / "memory"
+        report.unlink(missing_ok=True)
+        before, most, over = memory_used(), [0], threading.Event()
+
+        def watch():
+            while not over.wait(0.2):
+                most.append(memory_used())
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        if not self.smoke:
+            watcher.start()
+        try:
+            self.ours(name, CUDASIM_REPORT=str(report))
+        finally:
+            over.set()
+        if not self.smoke and not max(most):
+            raise Skipped("not done: nvidia-smi does not say how much memory is in use")
+        used = int(report.read_text().split()[1]) if self.smoke else max(most) - before
+        more = used - plan
+        if more < 0 or (self.smoke and more):
+            raise Failed(f"{used} bytes were in use, the plan is {plan}")
+        return (f"{used / 2**30:.2f} GiB in use, {more / 2**30:.2f} more than the plan, which the driver and libraries have",
+                dict(memory=name, plan=plan, used=used))

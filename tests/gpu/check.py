@@ -34,11 +34,11 @@ class Check:
         data = [f"{HERE}/{p}" if p.startswith("data/") else p.replace("=data/", f"={HERE}/data/") for p in case["data"]]
         return [*data, "--steps", steps or case["steps"], *case["run"], "--log", log, "--threads", 2]
 
-    def train(self, case, *flags, **env):
-        """Log lines of a run."""
+    def train(self, case, *flags, until=None, **env):
+        """Log lines of a run of so many steps, or of the case's."""
         log = self.work / "log.jsonl"
         log.unlink(missing_ok=True)
-        status, text = self.machine.run([self.program(case), *self.flags(case, log), *flags], **env)
+        status, text = self.machine.run([self.program(case), *self.flags(case, log, until), *flags], **env)
         if status != 0:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         return steps(log)

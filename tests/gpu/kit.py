@@ -1,7 +1,8 @@
 """Makes the folder of the GPU kit: what a machine needs that has a GPU, its driver, NVIDIA's libraries and PyTorch.
 
-It has every kernel's tests; small models, each with the losses that a CPU program had, recorded here; GPT-2 124M and
-ResNet-50, ours, and PyTorch's side as source.  Weights are random numbers made by each program (--init=random), so the
+It has every kernel's tests; small models, each with the losses that a CPU program had, recorded here; GPT-2 124M,
+ResNet-50 and a Llama of 1.2 billion parameters, ours, with what each of their kernels computes and moves, and
+PyTorch's side as source.  Weights are random numbers made by each program (--init=random), so the
 folder holds none; runtimes that few machines have lie in lib/.  The folder serves the one arch it was made for; arch
 `cudasim` runs the same under emulation.  OUT.tar.xz is the folder, packed, of at most 40 MB.
 
@@ -14,14 +15,18 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 
+import numpy
+import onnx_ir
 import torch
+from torch._subclasses import FakeTensorMode
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
-from gpu_models import GPT2, ResNet, make_data  # noqa: E402
+from gpu_models import GPT2, ResNet, build, make_data, sample_of  # noqa: E402
 
 TINY = dict(layers=2, width=64, heads=4, vocabulary=301, length=40)
 LOSS = ["--loss=cross_entropy", "--init=random:1"]
@@ -47,6 +52,8 @@ def gpt(name, flags, bar, run=(), optimizer=ADAMW, **more):
 CHECKS = [
     dict(name="digits", model="digits", flags=LOSS + ADAMW + ["--bind", "batch=32"], data=pair("digits"), run=[],
          bar=F32, steps=8, sanitize=True),
+    dict(name="digits-checked", model="digits", flags=LOSS + ADAMW + ["--bind", "batch=32", "--check-nan"],
+         data=pair("digits"), run=[], bar=F32, steps=8),
     dict(name="text", model="text", flags=LOSS + ADAMW + ["--bind", "batch=2"], data=TOKENS, run=[], bar=F32, steps=3),
     gpt("gpt", ["--clip=2"], F32, ["--clip-norm", "0.5"], ranks=True, sanitize=True),
     gpt("gpt-bf16", [*BF16, "--reduce-dtype=bf16"], HALF, ranks=True, sanitize=True),
@@ -63,15 +70,25 @@ MODELS = {  # builder, batch, one sample's shape, classes, tokens, samples, seed
     # and the largest values under each place of the max pool, are 1.7e-5 and more from where that happens
     "resnet": (lambda: ResNet((1, 1, 1, 1), 8, 10), 4, (3, 64, 64), 10, False, 32, 122),
 }
-BENCHES = {  # what bench.py reads: our flags, the model's sizes
-    "gpt2-124m": dict(model=dict(layers=12, width=768, heads=12, vocabulary=50257, length=1024), batch=64,
-                      flags=BF16),
-    "resnet50": dict(model=dict(depths=[3, 4, 6, 3], planes=64, classes=1000), batch=128, image=224, flags=BF16),
+# What bench.py reads: our flags, the model's sizes.  compare: how many steps are held against PyTorch's, and again
+# later; lr: their rate, which for ResNet-50 is low: at 1e-4 and more rounding moves losses by percents within four steps
+# (PyTorch's f32 and bf16 differ as much).  alone: PyTorch does not run it.
+LLAMA = dict(kind="llama", flags=[*BF16, "--remat=block", "--offload=optim"], alone=True)
+BENCHES = {
+    "gpt2-124m": dict(kind="gpt2", model=dict(layers=12, width=768, heads=12, vocabulary=50257, length=1024), batch=64,
+                      flags=BF16, lr=3e-4, compare=[20, 200]),
+    "resnet50": dict(kind="resnet", model=dict(depths=[3, 4, 6, 3], planes=64, classes=1000), batch=128, image=224,
+                     flags=BF16, lr=3e-5, compare=[20, 200]),
+    "llama-1b": dict(LLAMA, model=dict(layers=16, width=2048, heads=32, kv_heads=8, inner=8192, vocabulary=128256,
+                                       length=2048), batch=4),
 }
 TINY_BENCHES = {
-    "gpt2-124m": dict(model=TINY, batch=2, flags=BF16),
-    "resnet50": dict(model=dict(depths=[1, 1, 1, 1], planes=8, classes=10), batch=2, image=32, flags=BF16),
+    "gpt2-124m": dict(kind="gpt2", model=TINY, batch=2, flags=BF16, lr=3e-4, compare=[6, 8]),
+    "resnet50": dict(kind="resnet", model=dict(depths=[1, 1, 1, 1], planes=8, classes=10), batch=4, image=64,
+                     flags=BF16, lr=1e-4, compare=[6, 8]),
+    "llama-1b": dict(LLAMA, model=dict(TINY, kv_heads=2, inner=128), batch=2),
 }
+MACHINE = ROOT / "machines/h200-8.json"  # whose times of kernels are expected
 
 
 def call(*parts, **more):
@@ -85,6 +102,20 @@ def export(module, path, shape, tokens):
     example = torch.zeros(shape, dtype=torch.int64 if tokens else torch.float32)
     torch.onnx.export(module.train(), (example,), dynamo=True, optimize=False, verbose=False, input_names=["x"],
                       output_names=["logits"]).save(path)
+
+
+def export_absent(case, path):
+    """The same of a case whose weights exist nowhere, and which has no other initializers."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = build(case).train()
+        x = torch.zeros(case["batch"], *sample_of(case), dtype=torch.int64)
+        program = torch.onnx.export(module, (x,), dynamo=True, optimize=False, verbose=False, input_names=["x"],
+                                    output_names=["logits"]).model
+    for name, value in program.graph.initializers.items():
+        t = value.const_value
+        size = int(t.dtype.itemsize * numpy.prod(t.shape.numpy()))
+        value.const_value = onnx_ir.ExternalTensor("absent.data", 0, size, t.dtype, shape=t.shape, name=name)
+    onnx_ir.save(program, path)
 
 
 class Kit:
@@ -104,6 +135,16 @@ class Kit:
         plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
         return plan["memory"]["total"]
 
+    def ops(self, model, flags):
+        """The program's hash, and of each op that computes its number, kernel, operations, bytes and expected ms."""
+        trace = self.work / "trace.json"
+        trace.unlink(missing_ok=True)
+        call(self.shardc, "plan", model, "--target=cuda", f"--machine={MACHINE}", f"--trace={trace}", *flags)
+        told = json.loads(trace.read_text())
+        rows = [(e["args"], e["dur"] / 1e3) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
+        return dict(program=told["otherData"]["program"],
+                    ops=[[a["op"], a["kernel"], a["flops"], a["moved"], ms] for a, ms in rows])
+
     def carry(self):
         """What programs need besides NVIDIA's libraries and what PyTorch needs itself, and every kernel's tests."""
         for name in CARRIED:
@@ -112,20 +153,27 @@ class Kit:
         built = self.shardc.parent / "lib" / self.args.arch
         if (built / "libshardrt_nccl.so").exists():
             shutil.copy(built / "libshardrt_nccl.so", self.bin)
-        if self.args.arch != "cudasim":
+        sim = self.args.arch == "cudasim"
+        if not sim:
             shutil.copy(built / "kernel-tests", self.bin / "kernels")
+        shutil.copy((self.shardc.parent / "cudasim" if sim else built) / "micro", self.bin)
 
     def sources(self):
-        for name in ("run.py", "check.py", "bench.py", "peer.py", "machine.py", "gpu_models.py"):
-            shutil.copy(HERE / name, self.out / name)
+        for path in HERE.glob("*.py"):
+            if path.name != "kit.py":
+                shutil.copy(path, self.out)
         shutil.copy(ROOT / "bench/gpu/report.py", self.out / "report.py")
         run = self.out / "run"
         run.write_text('#!/bin/sh\n# run.py --help says more\nexec "${PYTHON:-python3}" "$(dirname "$0")/run.py" "$@"\n')
         run.chmod(0o755)
 
     def pack(self):
-        """Prints the size of the folder, packed; more than a lent machine takes is an error."""
-        packed = pathlib.Path(shutil.make_archive(str(self.out), "xztar", self.out.parent, self.out.name))
+        """Prints the size of the folder, packed; more than a lent machine takes is an error.
+
+        Programs are the same runtime but for a few hundred KB, which a dictionary of 64 MB (preset 9) sees."""
+        packed = self.out.with_name(f"{self.out.name}.tar.xz")
+        with tarfile.open(packed, "w:xz", preset=9) as tar:
+            tar.add(self.out, self.out.name)
         size = packed.stat().st_size
         print(f"kit: {packed}: {size / 1e6:.1f} MB; unpack it on a machine with a GPU and start ./run there")
         if size > LIMIT:
@@ -174,11 +222,14 @@ def bench(kit):
     benches = TINY_BENCHES if kit.args.tiny else BENCHES
     for name, b in benches.items():
         torch.manual_seed(0)
-        tokens = name.startswith("gpt2")
-        path, sample = kit.work / name, (b["model"]["length"],) if tokens else (3, b["image"], b["image"])
+        tokens, path, flags = "vocabulary" in b["model"], kit.work / name, LOSS + ADAMW + b["flags"]
         path.mkdir()
-        export(GPT2(**b["model"]) if tokens else ResNet(**b["model"]), path / "model.onnx", (b["batch"], *sample), tokens)
-        b["bytes"] = kit.compile(path / "model.onnx", name, LOSS + ADAMW + b["flags"])
+        if b.get("alone"):
+            export_absent(b, path / "model.onnx")
+        else:
+            export(build(b), path / "model.onnx", (b["batch"], *sample_of(b)), tokens)
+        b["bytes"] = kit.compile(path / "model.onnx", name, flags)
+        b.update(kit.ops(path / "model.onnx", flags))
         b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
     return benches

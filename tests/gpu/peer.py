@@ -4,23 +4,26 @@ It uses bf16 autocast over f32 parameters, fused AdamW and scaled_dot_product_at
 `fsdp` is fully_shard at one rank with bf16 compute and f32 shards, each block a unit.  Only steps are timed, between
 two events of the GPU; the loss is read after the last step.
 
-`ceilings` prints the rates of bf16 products (TFLOP/s) and of a copy (GB/s) instead, `data` writes a case's samples.
+Others of its jobs are parts of checks: `steps` prints the losses and gradient norms of steps from the weights that our
+program saved, with its samples in its order; `data` writes a case's samples; `hold` takes all of the GPU's memory but
+LEFT bytes until its input ends; peer_kernels.py times kernels.
 
 usage: peer.py eager|compile|fsdp CASE STEPS [--device cpu]
-       peer.py ceilings
+       peer.py steps CASE STEPS --folder FOLDER [--device cpu]      FOLDER: x.npy, labels.npy, model.safetensors
        peer.py data CASE FOLDER
+       peer.py hold LEFT
 """
 import argparse
 import json
 import os
 import pathlib
-import statistics
+import sys
 import time
 
 import torch
 from torch.nn import functional as F
 
-from gpu_models import GPT2, ResNet, make_data
+from gpu_models import build, load_npy, load_safetensors, make_data, sample_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -38,24 +41,28 @@ def fully_sharded(module, device):
 
 
 class Peer:
-    def __init__(self, name, case, variant, device):
+    def __init__(self, case, variant, device):
         torch.manual_seed(0)
-        self.tokens, self.device, self.sharded = name.startswith("gpt2"), device, variant == "fsdp"
         model, batch = case["model"], case["batch"]
-        self.classes = model["vocabulary"] if self.tokens else model["classes"]
-        sample = (model["length"],) if self.tokens else (3, case["image"], case["image"])
-        self.module = (GPT2(**model) if self.tokens else ResNet(**model)).train().to(device)
+        self.tokens, self.device, self.sharded = "vocabulary" in model, device, variant == "fsdp"
+        self.classes, sample = model["vocabulary"] if self.tokens else model["classes"], sample_of(case)
+        self.module = build(case).train().to(device)
         if self.tokens:
-            self.x = torch.randint(self.classes, (batch, *sample), device=device)
+            x = torch.randint(self.classes, (batch, *sample), device=device)
         else:
             self.module = self.module.to(memory_format=torch.channels_last)
-            self.x = torch.randn((batch, *sample), device=device).contiguous(memory_format=torch.channels_last)
-        self.labels = torch.randint(self.classes, (batch, *sample) if self.tokens else (batch,), device=device)
+            x = torch.randn((batch, *sample), device=device)
+        self.take(x, torch.randint(self.classes, (batch, *sample) if self.tokens else (batch,), device=device))
         if self.sharded:
             fully_sharded(self.module, device)
             self.x = self.x if self.tokens else self.x.bfloat16()
         self.forward = torch.compile(self.loss) if variant == "compile" else self.loss
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=case["lr"], fused=True)
+
+    def take(self, x, labels):
+        """The samples of the steps that follow."""
+        self.x = x if self.tokens else x.contiguous(memory_format=torch.channels_last)
+        self.labels = labels
 
     def loss(self):
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=not self.sharded):
@@ -85,44 +92,48 @@ def timed(peer, n):
     return begin.elapsed_time(end) / n, loss.item()
 
 
-def milliseconds(function):
-    """The median of ten calls, after two."""
-    times = []
-    for _ in range(12):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[2:])
+def compared(case, n, device, folder):
+    """Losses and gradient norms of n steps from the weights of a checkpoint; batches in the order of the files."""
+    torch.set_float32_matmul_precision("highest")
+    try:
+        peer = Peer(case, "eager", device)
+        found = peer.module.load_state_dict(load_safetensors(folder / "model.safetensors"), strict=False)
+        lacks = [k for k in found.missing_keys if not k.endswith("num_batches_tracked")]
+        if lacks or found.unexpected_keys:
+            sys.exit(f"the checkpoint lacks {lacks} and has {found.unexpected_keys}, which PyTorch's model does not")
+        x, labels = (load_npy(folder / f"{name}.npy").to(device) for name in ("x", "labels"))
+        told = []
+        for s in range(n):
+            rows = torch.arange(s * case["batch"], (s + 1) * case["batch"], device=device) % len(x)
+            peer.take(x[rows], labels[rows])
+            loss = peer.step()
+            norms = [torch.linalg.vector_norm(p.grad) for p in peer.module.parameters()]
+            told.append(torch.stack([loss.float(), torch.linalg.vector_norm(torch.stack(norms))]))
+        loss, norm = torch.stack(told).T.tolist()
+    except torch.cuda.OutOfMemoryError:
+        return dict(error="PyTorch ran out of memory")
+    return dict(loss=loss, grad_norm=norm, torch=torch.__version__)
 
 
-def ceilings():
-    """TFLOP/s of bf16 products, a square one and those of GPT-2 124M at 65,536 tokens; GB/s read and written by a copy."""
-    rates = {}
-    for m, n, k in ((8192, 8192, 8192), (65536, 3072, 768), (65536, 768, 3072), (65536, 50257, 768), (65536, 50304, 768)):
-        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
-        rates[f"product {m} x {n} x {k}, TFLOP/s"] = 2 * m * n * k / milliseconds(lambda: a @ b) / 1e9
-        del a, b
-    source = torch.zeros(1 << 30, device="cuda", dtype=torch.float32)
-    target = torch.empty_like(source)
-    rates["copy of 4 GiB, GB/s"] = 2 * source.nbytes / milliseconds(lambda: target.copy_(source)) / 1e6
-    return rates
+def hold(left):
+    """Takes memory, says so, and keeps it until the input ends."""
+    free, _ = torch.cuda.mem_get_info()
+    held = torch.empty(max(free - left, 0), dtype=torch.uint8, device="cuda")
+    print(json.dumps(dict(held=held.numel(), free=torch.cuda.mem_get_info()[0])), flush=True)
+    sys.stdin.read()
 
 
-def write_data(case, tokens, folder):
-    model = case["model"]
-    sample = (model["length"],) if tokens else (3, case["image"], case["image"])
-    make_data(folder, sample, model["vocabulary"] if tokens else model["classes"], tokens, 2 * case["batch"], 0)
+def write_data(case, folder):
+    model, tokens = case["model"], "vocabulary" in case["model"]
+    classes = model["vocabulary"] if tokens else model["classes"]
+    make_data(folder, sample_of(case), classes, tokens, 2 * case["batch"], 0)
     return dict(samples=2 * case["batch"])
 
 
-def train(case, name, variant, n, device):
+def train(case, variant, n, device):
     torch.set_float32_matmul_precision("highest")
     try:
-        peer = Peer(name, case, variant, device)
+        peer = Peer(case, variant, device)
         timed(peer, 3)
         ms, loss = timed(peer, n)
     except torch.cuda.OutOfMemoryError:
@@ -137,18 +148,21 @@ def train(case, name, variant, n, device):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["eager", "compile", "fsdp", "ceilings", "data"])
-    p.add_argument("case", nargs="?")
+    p.add_argument("what", choices=["eager", "compile", "fsdp", "steps", "data", "hold"])
+    p.add_argument("case", help="or a number of bytes")
     p.add_argument("more", nargs="?", help="number of steps, or a folder")
+    p.add_argument("--folder", type=pathlib.Path)
     p.add_argument("--device", default="cuda")
     args = p.parse_args()
-    if args.what == "ceilings":
-        told = ceilings()
+    if args.what == "hold":
+        return hold(int(args.case))
+    case = json.loads((HERE / "cases.json").read_text())["benches"][args.case]
+    if args.what == "data":
+        told = write_data(case, pathlib.Path(args.more))
+    elif args.what == "steps":
+        told = compared(case, int(args.more), args.device, args.folder)
     else:
-        case = json.loads((HERE / "cases.json").read_text())["benches"][args.case]
-        tokens = args.case.startswith("gpt2")
-        told = write_data(case, tokens, pathlib.Path(args.more)) if args.what == "data" else train(
-            case, args.case, args.what, int(args.more), args.device)
+        told = train(case, args.what, int(args.more), args.device)
     print(json.dumps(told))
 
 

@@ -1,9 +1,12 @@
 """Checks and timings on a GPU within a budget of seconds, ordered by what they tell: correctness, speed, the rest.
 
-Part A: kernels, small models against recorded CPU losses, graphs, one round of GPT-2 beside PyTorch.  Part B: more
-rounds, ResNet-50, time by kernel.  Part C: ranks, NCCL, sanitizers.  A row is written to rows.jsonl as soon as it is
-known: ok is true, false (FAILED), or null where it was not done or only reports.  No check outlasts the budget; what
-did not fit is a row that says so.  Exit status 1 when a check failed or none passed.
+Part A: kernels, small models against recorded CPU losses, graphs; GPT-2 124M and ResNet-50 against PyTorch from the
+same weights, one round of both beside it, every kernel of their steps.  Part B: a Llama of 1.2 billion parameters,
+memory, more rounds, profilers, 200 steps.  Part C: ranks, NCCL, faults, sanitizers.
+
+A row is written to rows.jsonl as soon as it is known: ok is true, false (FAILED), or null where it was not done or only
+reports.  No check outlasts the budget; what did not fit is a row that says so.  Exit status 1 when a check failed or
+none passed.
 
 usage: ./run [--budget SECONDS] [--part A|B|C] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
 """
@@ -18,7 +21,10 @@ import time
 
 from bench import Bench
 from check import Check, Failed, Skipped
+from faults import Faults
+from kernels import Kernels
 from machine import EMULATED, HERE, Machine, end_children, wants_gpu
+from parity import Parity
 
 LEAST = 3  # seconds: no check is started with less
 RESERVE = 2  # seconds of the budget that are kept for ending children and the last rows
@@ -85,11 +91,18 @@ class Rows:
 
 
 def everything(rows, check, bench, rounds):
+    parity, kernels = Parity(bench), Kernels(bench)
     check.correctness(rows)
+    parity.first(rows)
+    kernels.alone(rows)
     bench.first(rows)
+    kernels.first(rows)
+    bench.memory(rows)
     bench.rounds(rows, rounds)
-    bench.profiles(rows)
+    kernels.profiles(rows)
+    parity.long(rows)
     check.ranks(rows)
+    Faults(check, bench).all(rows)
     check.sanitizers(rows)
 
 
