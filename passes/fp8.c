@@ -1,11 +1,12 @@
 /* passes/fp8.c: --matmul-dtype=fp8: products of linear layers read 8-bit floats.
  *
- * Requires SHARD, behind all passes that make, join or split products.  Ensures that a product of bf16 by a weight of two
- * dims, the product that gives the gradient of what it reads, and the one that gives that of the weight are matmul_f8, of
- * operands that to_f8 makes by the scale that f8_scale takes from the very tensor: e4m3 of activations and weights, e5m2
- * of the gradient that comes in (as torchao's tensorwise recipe; Micikevicius et al., "FP8 Formats for Deep Learning",
- * 2022).  A tensor is quantised once a section, rows and columns in one pass, and its scale is taken once a step, so a
- * weight that is gathered again for backward, or an activation that is kept in bf16, is only rounded again.
+ * Requires SHARD, behind all passes that make, join or split products.  Ensures that a product of bf16 by a weight of
+ * two dims, the product that gives the gradient of what it reads, and the one that gives that of the weight are
+ * matmul_f8, of operands that to_f8 makes by the scale that f8_scale takes from the very tensor: e4m3 of activations
+ * and weights, e5m2 of the gradient that comes in (as torchao's tensorwise recipe; Micikevicius et al., "FP8 Formats
+ * for Deep Learning", 2022).  A tensor is quantised once a section, rows and columns in one pass, and its scale is
+ * taken once a step, so a weight that is gathered again for backward, or an activation that is kept in bf16, is only
+ * rounded again.
  *
  * Stay as they are: products that make logits or another output of the model, and the gradients of those; products in
  * f32, of several matrices, or whose rows, columns or sums are no multiple of 16; operands that are columns of wider
@@ -302,8 +303,8 @@ bool pass_fp8(Module *m, const Options *o, Diag *d)
 	if (n)
 		diag_info(d, "fp8", "%d products read 8-bit floats; %d by weights stay as they are", n, f.left);
 	else
-		diag_warn(d, "--matmul-dtype", "fp8 is not used: no product of a linear layer in bf16 has rows, columns and sums "
-			"that are multiples of %d, besides those that make outputs", MULTIPLE);
+		diag_warn(d, "--matmul-dtype", "fp8 is not used: no product of a linear layer in bf16 has rows, columns and "
+			"sums that are multiples of %d, besides those that make outputs", MULTIPLE);
 	arena_free(f.a);
 	return true;
 }

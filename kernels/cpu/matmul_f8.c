@@ -1,7 +1,7 @@
 /* kernels/cpu/matmul_f8.c: tensors as 8-bit floats with one scale, and products of them.
  *
- * Processors have no such products: operands are widened to bf16, which holds them exactly, and multiplied in f32; so the
- * numbers are those of a GPU but for the order of sums, and nothing is faster. */
+ * Processors have no such products: operands are widened to bf16, which holds them exactly, and multiplied in f32; so
+ * the numbers are those of a GPU but for the order of sums, and nothing is faster. */
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/f8.h"
