@@ -140,10 +140,10 @@ void lower_matmul_f8(Emit *e, const Op *op)
 			e->target->options.arch);
 		return;
 	}
-	const char *desc = arena_printf(e->a, "{%s, .b_dtype = %s, .m = " I64 ", .n = " I64 ", .k = " I64
-		", .tb = true%s%s%s}", dtypes_text(e, a->dtype, op->out[0]->type.dtype), kdtype_constant(b->dtype),
-		type_numel(a) / k, n, k, flag(e, "bias", op_in(op, 4)), flag(e, "add", add),
-		number(e, "work_bytes", e->m->work_bytes));
+	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
+		", .tb = true%s%s%s, .b_dtype = %s}", dtypes_text(e, a->dtype, op->out[0]->type.dtype), type_numel(a) / k, n, k,
+		flag(e, "bias", op_in(op, 4)), flag(e, "add", add), number(e, "work_bytes", e->m->work_bytes),
+		kdtype_constant(b->dtype));
 	emit_line(e, "k_matmul_f8_run(%s, %s, WORK);", emit_prim(e, "k_matmul_f8_create", "KMatmulDesc", desc),
 		emit_tensors(e, op, "o0 i0 i1 i2 i3 i4"));
 }

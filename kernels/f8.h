@@ -1,8 +1,8 @@
 /* kernels/f8.h: 8-bit floats: e4m3 (numbers up to 448, no infinities) and e5m2 (up to 57344), as the OCP's "8-bit
  * Floating Point Specification (OFP8)" defines them, on one element.
  *
- * Included by kernels on the CPU and on CUDA.  All is integer arithmetic, so every machine gives the same bits, whatever
- * it does with denormals and fused products. */
+ * Included by kernels on the CPU and on CUDA.  All is integer arithmetic, so every machine gives the same bits,
+ * whatever it does with denormals and fused products. */
 #ifndef SHARDC_F8_H
 #define SHARDC_F8_H
 

@@ -122,8 +122,8 @@ KPrim *k_matmul_f8_create(const KMatmulDesc *d);
 /* y = (a b^T) * a_scale[0] * b_scale[0] + bias, or y += that.  a, b and y begin at multiples of 16 bytes. */
 void k_matmul_f8_run(KPrim *p, void *y, const void *a, const void *b, const float *a_scale, const float *b_scale,
 	const void *bias, void *work);
-/* scale[0]: of n elements, for 8-bit floats of type `to` (f8_scale of kernels/f8.h).  work: kwork_cuda_f8_scale; on CPUs
- * none. */
+/* scale[0]: of n elements, for 8-bit floats of type `to` (f8_scale of kernels/f8.h).  work: kwork_cuda_f8_scale; on
+ * CPUs none. */
 void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void *work);
 /* rows (m, k), columns (k, m), either may be NULL: x (m, k) times 1 / scale[0] as 8-bit floats of type `to`. */
 void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, KDType to, int64_t m,

@@ -1,7 +1,7 @@
 /* kernels/cuda/f8.cu: tensors as 8-bit floats with one scale for each (kernels/f8.h).
  *
- * The largest magnitude is a maximum of bits: those of |x| order as the numbers do, NaN is the largest, and the order of
- * a maximum changes nothing.  A tile is read once for both forms: rows leave as they come, columns by way of shared
+ * The largest magnitude is a maximum of bits: those of |x| order as the numbers do, NaN is the largest, and the order
+ * of a maximum changes nothing.  A tile is read once for both forms: rows leave as they come, columns by way of shared
  * memory. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/work.h"

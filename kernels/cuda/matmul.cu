@@ -3,8 +3,8 @@
  * The library is column-major: y = op(a) op(b) in rows is y' = op(b)' op(a)' in columns, so operands are swapped and
  * nothing is copied.  Of the algorithms that it proposes, only those are used that do not split a sum, or that join
  * its parts in f32 in a fixed order.  The library takes one batch dim; where broadcasting leaves more, the host loops
- * over the others.  Products of 8-bit floats are wanted with the dim that is summed over last in both operands, and take
- * their scales from the device. */
+ * over the others.  Products of 8-bit floats are wanted with the dim that is summed over last in both operands, and
+ * take their scales from the device. */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -279,7 +279,8 @@ static bool library_serves(const KMatmulDesc *d)
 		if (d->batch[i] > limit)
 			return false;
 	}
-	return (is_half(d->dtype) || is_f8(d->dtype) || d->dtype == K_F32 || d->dtype == K_F64) && numel > 0 && d->k > 0 && d->m <= limit
+	bool served = is_half(d->dtype) || is_f8(d->dtype) || d->dtype == K_F32 || d->dtype == K_F64;
+	return served && numel > 0 && d->k > 0 && d->m <= limit
 		&& d->n <= limit && d->k <= limit && d->work_bytes >= 0;
 }
 

@@ -15,7 +15,12 @@
 #include <algorithm>
 
 struct cublasLtContext { bool open; };
-struct SimMatmul { cublasComputeType_t compute; cudaDataType_t scale; int ta, tb, epilogue; const void *bias, *scale_of[2]; /* A B */ };
+struct SimMatmul {
+	cublasComputeType_t compute;
+	cudaDataType_t scale;
+	int ta, tb, epilogue;
+	const void *bias, *scale_of[2]; /* of A and B */
+};
 struct SimMatrix { cudaDataType_t type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; };
 struct SimPreference { uint64_t bytes; uint32_t schemes, align[4]; /* A B C D */ };
 
@@ -144,8 +149,9 @@ static cublasStatus_t check_f8(const SimMatmul *op, const SimMatrix *a, const Si
 	for (const SimMatrix *x : {a, b})
 		aligned = aligned && x->ld % 16 == 0 && x->rows % 16 == 0;
 	bool bias = op->epilogue != CUBLASLT_EPILOGUE_BIAS || d->type == CUDA_R_16BF;
-	return types && aligned && bias && op->ta == CUBLAS_OP_T && op->tb == CUBLAS_OP_N && d->count == 1 && sim_arch() >= 89
-		&& op->compute == CUBLAS_COMPUTE_32F && op->scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS
+	bool described = op->ta == CUBLAS_OP_T && op->tb == CUBLAS_OP_N && op->compute == CUBLAS_COMPUTE_32F
+		&& op->scale == CUDA_R_32F && d->count == 1;
+	return types && aligned && bias && described && sim_arch() >= 89 ? CUBLAS_STATUS_SUCCESS
 		: CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
