@@ -1,6 +1,7 @@
 /* checks.c: options against each other and the files that they name, before a model is read. */
 #include "checks.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -83,6 +84,10 @@ bool check_target(const Options *o, Diag *d)
 		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
 	if (!options_cuda(o) && o->given.attention)
 		diag_error(d, "--attention", "which kernels compute it is a choice of GPUs: it wants --target=cuda");
+	int sm = o->target.arch && !strncmp(o->target.arch, "sm_", 3) ? atoi(o->target.arch + 3) : 90;
+	if (options_cuda(o) && o->precision.matmul_dtype == MATMUL_FP8 && sm < 89)
+		diag_error(d, "--matmul-dtype", "--arch=%s has no products of 8-bit floats: fp8 wants sm_90a or later "
+			"(sm_89 has them, too); leave it out, and products are computed in --param-dtype", o->target.arch);
 	const CommInfo *comm = &comm_info[o->sharding.comm];
 	if (!options_cuda(o) && comm->cuda)
 		diag_error(d, "--comm", "%s moves memory of GPUs: it wants --target=cuda", comm->text);

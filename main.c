@@ -222,6 +222,9 @@ static bool write_choices(Module *m, bool planned, const Options *o, Diag *d)
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 {
 	DType t = o->precision.param_dtype;
+	if (o->precision.matmul_dtype == MATMUL_FP8 && !codegen_cuda(c))
+		diag_note(d, "--matmul-dtype", "no CPU multiplies 8-bit floats: operands are rounded to them and multiplied in "
+			"%s, so numbers are those of a GPU and steps are slower than without fp8", dtype_info[t].text);
 	if (t != DT_F32 && !codegen_cuda(c) && !codegen_multiplies(c, t, d) && !d->errors)
 		diag_note(d, "--param-dtype", "--arch=%s does not multiply %s: products are computed in f32, which moves half "
 			"the bytes and is no faster", o->target.arch ? o->target.arch : "native", dtype_info[t].text);

@@ -33,7 +33,7 @@ typedef enum DType {
 	DT_COUNT
 } DType;
 
-typedef enum { CLASS_FLOAT, CLASS_INT, CLASS_UINT, CLASS_BOOL } DTypeClass;
+typedef enum { CLASS_FLOAT, CLASS_INT, CLASS_UINT, CLASS_BOOL, CLASS_SCALED } DTypeClass;
 
 typedef struct {
 	const char *text;        /* IR spelling: "f32" */
@@ -53,6 +53,7 @@ bool dtype_from_npy(const char *descr, DType *out);
 bool dtype_from_safetensors(const char *name, DType *out);
 static inline bool dtype_is_float(DType t) { return dtype_info[t].kind == CLASS_FLOAT; }
 static inline bool dtype_is_half(DType t) { return dtype_is_float(t) && dtype_info[t].bytes == 2; } /* bf16, f16 */
+static inline bool dtype_is_scaled(DType t) { return dtype_info[t].kind == CLASS_SCALED; } /* e4m3, e5m2 */
 /* Rounds a value to what one element of dtype t can hold (f32, f16, bf16; ints wrap). */
 double dtype_round(DType t, double x);
 uint16_t f16_from_float(float x);

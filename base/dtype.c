@@ -1,5 +1,5 @@
 /* base/dtype.c: the table of dtypes.def, lookups in it, and 16-bit float conversions. */
-#include "base/base.h"
+#include "base/narrow.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,7 @@ bool dtype_from_safetensors(const char *name, DType *out)
 bool dtype_from_onnx(int onnx, DType *out)
 {
 	for (int t = 0; t < DT_COUNT; t++) {
-		if (dtype_info[t].onnx == onnx) {
+		if (dtype_info[t].onnx == onnx && onnx > 0) {
 			*out = (DType)t;
 			return true;
 		}
@@ -112,6 +112,8 @@ double dtype_round(DType t, double x)
 	case DT_U32: return (uint32_t)int_of_double(x);
 	case DT_U16: return (uint16_t)int_of_double(x);
 	case DT_U8: return (uint8_t)int_of_double(x);
+	case DT_E4M3: return narrow_round(narrow_from_text("f8e4m3fn"), x);
+	case DT_E5M2: return narrow_round(narrow_from_text("f8e5m2"), x);
 	case DT_I64: case DT_U64: case DT_COUNT: break;
 	}
 	return trunc(x);

@@ -65,6 +65,16 @@ double narrow_decode(const Narrow *t, unsigned bits)
 	return decode_float(t, bits);
 }
 
+double narrow_round(const Narrow *t, double x)
+{
+	int exponent = 0;
+	if (isnan(x) || fabs(x) >= t->max)
+		return isnan(x) ? x : copysign(t->max, x);
+	frexp(x, &exponent); /* |x| is in 1/2..1 times 2^exponent */
+	int unit = MAX(exponent - 1, t->emin) - t->fraction;
+	return ldexp(rint(ldexp(x, -unit)), unit);
+}
+
 unsigned narrow_encode(const Narrow *t, double x)
 {
 	for (unsigned bits = 0; bits < 1u << t->bits; bits++) {

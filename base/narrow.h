@@ -25,6 +25,8 @@ double narrow_min(const Narrow *t);                   /* the lowest finite numbe
 int64_t narrow_packed(const Narrow *t, int64_t n);
 /* The number that the lowest bits of `bits` stand for. */
 double narrow_decode(const Narrow *t, unsigned bits);
+/* The nearest number of a float type, ties to even; beyond the largest it is the largest, and NaN is NaN. */
+double narrow_round(const Narrow *t, double x);
 /* The bits of a number that the type holds; of NaN where it has one, else 0. */
 unsigned narrow_encode(const Narrow *t, double x);
 /* Element i of packed bytes. */

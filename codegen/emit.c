@@ -46,7 +46,7 @@ const char *emit_c_literal(Emit *e, DType t, double f, int64_t i)
 	}
 	case CLASS_BOOL: return i ? "1" : "0";
 	case CLASS_UINT: return arena_printf(e->a, "%" PRIu64 "u", (uint64_t)i);
-	case CLASS_INT: break;
+	case CLASS_INT: case CLASS_SCALED: break;
 	}
 	return emit_int(e, i);
 }

@@ -6,6 +6,7 @@
 #include "codegen/lower.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define I64 "%" PRId64
@@ -103,6 +104,48 @@ void lower_matmul(Emit *e, const Op *op)
 	}
 	emit_line(e, "k_matmul_run(%s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
 		emit_tensors(e, op, "o0 i0 i1 i2"));
+}
+
+/* ---- products of 8-bit floats ---- */
+
+static const char *f8_constant(const Op *op)
+{
+	return kdtype_constant(attr_find(op->attrs, "to")->dtype);
+}
+
+void lower_f8_scale(Emit *e, const Op *op)
+{
+	emit_line(e, "k_f8_scale_bf16(%s, %s, " I64 ", WORK);", emit_tensors(e, op, "o0 i0"), f8_constant(op),
+		type_numel(&op_in(op, 0)->type));
+}
+
+void lower_to_f8(Emit *e, const Op *op)
+{
+	const Type *x = &op_in(op, 0)->type;
+	int64_t k = x->dim[x->rank - 1];
+	bool rows = attr_get_int(op->attrs, "rows", 0);
+	const char *first = rows ? emit_value(e, op->out[0]) : "NULL";
+	const char *second = op->n_out > rows ? emit_value(e, op->out[rows]) : "NULL";
+	emit_line(e, "k_to_f8_bf16(%s, %s, %s, %s, " I64 ", " I64 ");", first, second, emit_tensors(e, op, "i0 i1"),
+		f8_constant(op), type_numel(x) / k, k);
+}
+
+void lower_matmul_f8(Emit *e, const Op *op)
+{
+	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type;
+	int64_t n = b->dim[0], k = b->dim[1];
+	bool add = lower_sum(e, op), gpu = codegen_cuda(e->target) && !strncmp(e->target->options.arch, "sm_", 3);
+	if (gpu && atoi(e->target->options.arch + 3) < 89) {
+		emit_refuse(e, op, "products of 8-bit floats are refused for --arch=%s; they want sm_90a or later",
+			e->target->options.arch);
+		return;
+	}
+	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
+		", .tb = true%s%s%s, .b_dtype = %s}", dtypes_text(e, a->dtype, op->out[0]->type.dtype), type_numel(a) / k, n, k,
+		flag(e, "bias", op_in(op, 4)), flag(e, "add", add), number(e, "work_bytes", e->m->work_bytes),
+		kdtype_constant(b->dtype));
+	emit_line(e, "k_matmul_f8_run(%s, %s, WORK);", emit_prim(e, "k_matmul_f8_create", "KMatmulDesc", desc),
+		emit_tensors(e, op, "o0 i0 i1 i2 i3 i4"));
 }
 
 /* ---- spatial ops ---- */

@@ -216,6 +216,7 @@ Scalar eval_fit(DType t, Scalar s, bool round)
 	case CLASS_INT: s.i = (int64_t)((uint64_t)s.i << spare) >> spare; break;
 	case CLASS_UINT: s.i = (int64_t)((uint64_t)s.i << spare >> spare); break;
 	case CLASS_BOOL: s.i = s.i != 0; break;
+	case CLASS_SCALED: break; /* rules round */
 	}
 	return s;
 }

@@ -300,7 +300,8 @@ Value *op_residual(const Op *op)
 
 Value *op_sum(const Op *op)
 {
-	bool adds = op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD || op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
+	bool adds = op->kind == OP_MATMUL || op->kind == OP_MATMUL_F8 || op->kind == OP_GATHER_GRAD
+		|| op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
 	return adds ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
 }
 
@@ -330,6 +331,8 @@ static int result_count(const Op *op)
 		return info->n_out + head_gradients(op);
 	if (op->kind == OP_RECURRENCE || op->kind == OP_RECURRENCE_GRAD)
 		return recurrence_results(op);
+	if (op->kind == OP_TO_F8)
+		return (attr_get_int(op->attrs, "rows", 0) != 0) + (attr_get_int(op->attrs, "columns", 0) != 0);
 	if (op->kind == OP_LOOP)
 		return op->body && loop_yield(op) ? loop_yield(op)->n_in : 0;
 	const Attr *sizes = attr_find(op->attrs, "sizes");

@@ -665,7 +665,7 @@ RULE(accumulate)
 	bool product = op->n_in > 1;
 	if (s->kind != SYM_PARAM || !s->unit || !s->trainable)
 		return shape_wrong(err, "\"%s\" is no trained parameter of a unit", s->name);
-	if (!product && op->attrs)
+	if (!product && (attr_find(op->attrs, "ta") || attr_find(op->attrs, "tb") || (op->n_in && op->attrs)))
 		return shape_wrong(err, "ta and tb need the two operands of a product, there is one");
 	if (!want_params(op, &type, err))
 		return false;

@@ -23,7 +23,7 @@ static inline const Type *shape_in(const Op *op, int i)
 	return v ? &v->type : NULL;
 }
 
-static inline bool dtype_is_number(DType t) { return t != DT_BOOL; }
+static inline bool dtype_is_number(DType t) { return t != DT_BOOL && !dtype_is_scaled(t); }
 static inline bool dtype_is_integer(DType t) { return dtype_is_number(t) && !dtype_is_float(t); }
 /* Statistics, sums and log-sum-exps of 16-bit tensors are computed in f32. */
 static inline DType shape_stat_dtype(DType t) { return t == DT_F64 ? DT_F64 : DT_F32; }

@@ -586,6 +586,9 @@ static void check_symbols(Verify *v)
 		const Symbol *s = m->symbols[i];
 		if (ir_find_symbol(m, s->name) != s || s->index != i)
 			verify_fail_at(v, s->at, "symbol \"%s\" is not found by its name", s->name);
+		if (s->type.kind == TYPE_TENSOR && dtype_is_scaled(s->type.dtype))
+			verify_fail_at(v, s->at, "symbol \"%s\" is of %s, which only values of a program are, beside their scale",
+				s->name, dtype_info[s->type.dtype].text);
 		if (s->param && (!ir_find_symbol(m, s->param) || ir_find_symbol(m, s->param)->kind != SYM_PARAM))
 			verify_fail_at(v, s->at, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name,
 				s->param);

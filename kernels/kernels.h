@@ -105,6 +105,7 @@ typedef struct KMatmulDesc {
 	int64_t lda, ldb, ldy; /* elements from row to row of a, b and y as they lie; 0 = rows follow each other.  What is
 	                        * between rows is neither read nor written. */
 	int64_t work_bytes;    /* bytes a run may use; implementations that need more are not chosen */
+	KDType b_dtype;        /* of b, where dtype is one of 8-bit floats */
 	int64_t apart;         /* operands and y lie multiples of this many bytes behind a tensor; 0 = they are tensors */
 } KMatmulDesc;
 /* The same description, with lda, ldb and ldy. */
@@ -115,6 +116,18 @@ static inline KMatmulDesc k_matmul_rows(KMatmulDesc d)
 	d.ldy = d.ldy ? d.ldy : d.n;
 	return d;
 }
+/* The products of 8-bit floats: dtype and b_dtype are e4m3 and e5m2, not both e5m2; to is bf16 or f32; bias is bf16;
+ * a is (m, k), b (n, k) with tb = true; there is no batch, and n and k are multiples of 16. */
+KPrim *k_matmul_f8_create(const KMatmulDesc *d);
+/* y = (a b^T) * a_scale[0] * b_scale[0] + bias, or y += that.  a, b and y begin at multiples of 16 bytes. */
+void k_matmul_f8_run(KPrim *p, void *y, const void *a, const void *b, const float *a_scale, const float *b_scale,
+	const void *bias, void *work);
+/* scale[0]: of n elements, for 8-bit floats of type `to` (f8_scale of kernels/f8.h).  work: kwork_cuda_f8_scale; on
+ * CPUs none. */
+void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void *work);
+/* rows (m, k), columns (k, m), either may be NULL: x (m, k) times 1 / scale[0] as 8-bit floats of type `to`. */
+void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, KDType to, int64_t m,
+	int64_t k);
 KPrim *k_matmul_create(const KMatmulDesc *d);
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work);
 

@@ -117,6 +117,22 @@ static inline int64_t kwork_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : (int64_t)K_GEMM_WORK, 64));
 }
 
+/* Products of 8-bit floats: both operands in bf16, the product in f32, and what the product of these may use. */
+typedef struct KF8Work { int64_t b, y, product; } KF8Work;
+static inline KF8Work kwork_f8_at(int64_t m, int64_t n, int64_t k)
+{
+	KF8Work at = {kwork_up(m * k * 2, 64), 0, 0};
+	at.y = at.b + kwork_up(n * k * 2, 64);
+	at.product = at.y + kwork_up(m * n * 4, 64);
+	return at;
+}
+static inline int64_t kwork_matmul_f8(const KWorkArgs *a)
+{
+	const KShape *b = &a->in[1];
+	int64_t n = b->dim[0], k = b->dim[1], m = k ? kwork_numel(&a->in[0], 0, a->in[0].rank) / k : 0;
+	return kwork_f8_at(m, n, k).product + K_GEMM_WORK;
+}
+
 /* A loss head by blocks: what lies where in work, in bytes.  The gradient of f32 logits is narrowed to the operands'
  * dtype elsewhere; losses are the parts of sums on CUDA; what is left is the products'. */
 typedef struct KLossBlocks { int64_t block, narrow, lse, losses, product; } KLossBlocks;

@@ -387,6 +387,11 @@ static bool check_options(const Options *o, const ParamDtypes *dtypes, Diag *d)
 			"step: leave it out");
 		ok = false;
 	}
+	if (o->precision.matmul_dtype == MATMUL_FP8 && o->precision.param_dtype != DT_BF16) {
+		diag_error(d, "--matmul-dtype", "fp8 is made of products that are computed in bf16, and --param-dtype is %s: "
+			"give --param-dtype=bf16", dtype_info[o->precision.param_dtype].text);
+		ok = false;
+	}
 	LossScale scale;
 	if (!loss_scale_parse(o->precision.loss_scale, &scale, d))
 		return false;

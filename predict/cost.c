@@ -155,6 +155,26 @@ static Work cost_matmul(const Op *op, const LayoutRank *who)
 	return w;
 }
 
+/* Both scales are read by the way. */
+static Work cost_matmul_f8(const Op *op, const LayoutRank *who)
+{
+	(void)who;
+	const Type *b = &op_in(op, 1)->type;
+	double n = (double)b->dim[0], k = (double)b->dim[1], m = k > 0 ? numel(op_in(op, 0)) / k : 0;
+	Work w = product(COST_MATMUL, 1, m, n, k, DT_E4M3);
+	w.bytes = operands(op) + results(op);
+	return w;
+}
+
+/* The largest number of a tensor, and its quantisation; each of them reads it, the former by two kernels. */
+static Work cost_f8(const Op *op, const LayoutRank *who)
+{
+	(void)who;
+	Work w = streamed(op, COST_LOOP);
+	w.calls = op->kind == OP_F8_SCALE ? 2 : 1;
+	return w;
+}
+
 /* The three products of a convolution have equal flops: for each output the kernel's taps of a group's channels. */
 static Work cost_conv(const Op *op, const LayoutRank *who)
 {

@@ -3,7 +3,8 @@
  * The library is column-major: y = op(a) op(b) in rows is y' = op(b)' op(a)' in columns, so operands are swapped and
  * nothing is copied.  Of the algorithms that it proposes, only those are used that do not split a sum, or that join
  * its parts in f32 in a fixed order.  The library takes one batch dim; where broadcasting leaves more, the host loops
- * over the others. */
+ * over the others.  Products of 8-bit floats are wanted with the dim that is summed over last in both operands, and
+ * take their scales from the device. */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -38,7 +39,9 @@ static KMatmulDesc merge_batch(const KMatmulDesc *desc)
 	return d;
 }
 
-static KDType type_of_y(const KMatmulDesc *d) { return is_half(d->dtype) ? d->to : d->dtype; }
+static KDType type_of_y(const KMatmulDesc *d) { return is_half(d->dtype) || is_f8(d->dtype) ? d->to : d->dtype; }
+static KDType type_of_b(const KMatmulDesc *d) { return is_f8(d->dtype) ? d->b_dtype : d->dtype; }
+static KDType type_of_bias(const KMatmulDesc *d) { return is_f8(d->dtype) ? K_BF16 : d->dtype; }
 
 /* Elements between the matrices of y along each batch dim. */
 static void y_strides(const KMatmulDesc *d, int64_t *stride)
@@ -66,6 +69,8 @@ static uint32_t alignment(const KMatmulDesc *d, const int64_t *stride, KDType t)
 
 static cudaDataType_t lt_type(KDType t)
 {
+	if (is_f8(t))
+		return t == K_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 	return t == K_F64 ? CUDA_R_64F : t == K_BF16 ? CUDA_R_16BF : t == K_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
@@ -105,7 +110,7 @@ static void describe(LtProduct *l, const KMatmulDesc *d)
 	int32_t count = one ? 1 : (int32_t)d->batch[l->strided];
 	int64_t s[3] = {one ? 0 : d->sa[l->strided], one ? 0 : d->sb[l->strided], one ? 0 : sy[l->strided]};
 	l->a = matrix(d->dtype, d->ta ? d->k : d->m, d->ta ? d->m : d->k, d->lda, count, s[0]);
-	l->b = matrix(d->dtype, d->tb ? d->n : d->k, d->tb ? d->k : d->n, d->ldb, count, s[1]);
+	l->b = matrix(type_of_b(d), d->tb ? d->n : d->k, d->tb ? d->k : d->n, d->ldb, count, s[1]);
 	l->y = matrix(type_of_y(d), d->m, d->n, d->ldy, count, s[2]);
 	cublasComputeType_t compute = d->dtype == K_F64 ? CUBLAS_COMPUTE_64F
 		: d->dtype == K_F32 && prim_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -152,7 +157,7 @@ static int proposals(const KPrim *p, cublasLtMatmulHeuristicResult_t *found, int
 	prim_check_lt(cublasLtMatmulPreferenceCreate(&wish), "describe a choice");
 	set_preference<uint64_t>(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)d->work_bytes);
 	set_preference<uint32_t>(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(d, d->sb, d->dtype));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(d, d->sb, type_of_b(d)));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(d, d->sa, d->dtype));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(d, sy, type_of_y(d)));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, sy, type_of_y(d)));
@@ -169,8 +174,9 @@ static int proposals(const KPrim *p, cublasLtMatmulHeuristicResult_t *found, int
 static bool choose(KPrim *p)
 {
 	cublasLtMatmulHeuristicResult_t found[TUNE_PROPOSALS];
-	int n = proposals(p, found, tune_on() ? TUNE_PROPOSALS : PROPOSALS);
-	if (n && tune_on())
+	bool tunes = tune_on() && !is_f8(p->matmul.dtype);
+	int n = proposals(p, found, tunes ? TUNE_PROPOSALS : PROPOSALS);
+	if (n && tunes)
 		tune_choose(p, found, n);
 	else if (n)
 		matmul_take(p, &found[0]);
@@ -183,7 +189,7 @@ static bool choose_with_bias(KPrim *p)
 {
 	const KMatmulDesc *d = &p->matmul;
 	LtProduct *l = &p->lt;
-	if (d->bias && d->dtype != K_F64 && type_of_y(d) == d->dtype) {
+	if (d->bias && d->dtype != K_F64 && type_of_y(d) == type_of_bias(d)) {
 		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* has a bias's alignment */
 		l->fused_bias = true;
@@ -216,7 +222,7 @@ static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t
 		prefill<double, double>(d, y, bias, rows);
 	else if (d->dtype == K_F32)
 		prefill<float, float>(d, y, bias, rows);
-	else if (d->dtype == K_BF16)
+	else if (type_of_bias(d) == K_BF16)
 		wide ? prefill<Bf16, float>(d, y, bias, rows) : prefill<Bf16, Bf16>(d, y, bias, rows);
 	else
 		wide ? prefill<F16, float>(d, y, bias, rows) : prefill<F16, F16>(d, y, bias, rows);
@@ -231,6 +237,10 @@ cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, co
 	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *beta = f64 ? (const void *)&beta64 : &beta32;
 	if (l->fused_bias)
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+	if (is_f8(p->matmul.dtype)) {
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, l->b_scale);
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, l->a_scale);
+	}
 	return cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, beta, y, l->y, y, l->y, &l->algo, work,
 		(size_t)l->bytes, k_stream);
 }
@@ -269,7 +279,8 @@ static bool library_serves(const KMatmulDesc *d)
 		if (d->batch[i] > limit)
 			return false;
 	}
-	return (is_half(d->dtype) || d->dtype == K_F32 || d->dtype == K_F64) && numel > 0 && d->k > 0 && d->m <= limit
+	bool served = is_half(d->dtype) || is_f8(d->dtype) || d->dtype == K_F32 || d->dtype == K_F64;
+	return served && numel > 0 && d->k > 0 && d->m <= limit
 		&& d->n <= limit && d->k <= limit && d->work_bytes >= 0;
 }
 
@@ -282,28 +293,51 @@ static void free_description(LtProduct *l)
 	*l = LtProduct{};
 }
 
-KPrim *k_matmul_create(const KMatmulDesc *desc)
+/* Makes p run the library; false where it does not serve the product. */
+static bool take_library(KPrim *p)
 {
-	KPrim *p = prim_new();
-	p->matmul = merge_batch(desc);
-	if (!library_serves(&p->matmul)) {
-		matmul_tiled(p);
-		return p;
-	}
+	if (!library_serves(&p->matmul))
+		return false;
 	describe(&p->lt, &p->matmul);
 	if (!choose_with_bias(p)) {
 		free_description(&p->lt);
-		matmul_tiled(p);
-		return p;
+		return false;
 	}
 	p->run = run;
 	p->work = p->lt.bytes;
 	const cublasLtMatmulAlgo_t *algo = &p->lt.algo;
 	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s%s", config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
-		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "",
-		tune_on() ? ", tuned" : "");
+		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), p->matmul.bias && !p->lt.fused_bias ? ", bias first" : "",
+		tune_on() && !is_f8(p->matmul.dtype) ? ", tuned" : "");
+	return true;
+}
+
+KPrim *k_matmul_create(const KMatmulDesc *desc)
+{
+	KPrim *p = prim_new();
+	p->matmul = merge_batch(desc);
+	if (!take_library(p))
+		matmul_tiled(p);
 	return p;
+}
+
+KPrim *k_matmul_f8_create(const KMatmulDesc *desc)
+{
+	KPrim *p = prim_new();
+	p->matmul = merge_batch(desc);
+	if (!take_library(p))
+		k_fail("cublasLt has no product of 8-bit floats of %lld x %lld x %lld on this GPU: compile the program without "
+			"--matmul-dtype=fp8", (long long)desc->m, (long long)desc->n, (long long)desc->k);
+	return p;
+}
+
+void k_matmul_f8_run(KPrim *p, void *y, const void *a, const void *b, const float *a_scale, const float *b_scale,
+	const void *bias, void *work)
+{
+	p->lt.a_scale = a_scale;
+	p->lt.b_scale = b_scale;
+	p->run(p, y, a, b, bias, (char *)work);
 }
 
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work)

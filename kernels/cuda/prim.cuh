@@ -21,6 +21,7 @@ struct LtProduct {
 	int64_t bytes;         /* bytes of workspace */
 	int strided;           /* the batch dim that a launch covers; the host loops over the others */
 	bool fused_bias;       /* else y is filled with the bias first and the product added */
+	const float *a_scale, *b_scale; /* of 8-bit floats, of our a and b; NULL = 1 */
 };
 
 /* A convolution as cuDNN sees it.  Offsets are into work. */
@@ -67,7 +68,13 @@ bool prim_tf32(void);
 void prim_check_lt(cublasStatus_t status, const char *what);
 void prim_check_dnn(cudnnStatus_t status, const char *what);
 static inline bool is_half(KDType t) { return t == K_BF16 || t == K_F16; }
-static inline int dtype_bytes(KDType t) { return is_half(t) ? 2 : t == K_F64 || t == K_I64 || t == K_U64 ? 8 : 4; }
+static inline bool is_f8(KDType t) { return t == K_E4M3 || t == K_E5M2; }
+static inline int dtype_bytes(KDType t)
+{
+	if (is_f8(t))
+		return 1;
+	return is_half(t) ? 2 : t == K_F64 || t == K_I64 || t == K_U64 ? 8 : 4;
+}
 
 /* Of matmul.cu, for tune.cu: takes an algorithm; whether one fits p's workspace and gives the same bits in every run;
  * and one launch, which adds to y where the product does. */

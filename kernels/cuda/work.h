@@ -42,6 +42,10 @@ static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : (int64_t)K_LT_WORK, 256));
 }
 
+/* The largest number of each block. */
+enum { K_F8_BLOCKS = 1024 };
+static inline int64_t kwork_cuda_f8_scale(const KWorkArgs *a) { (void)a; return K_F8_BLOCKS * 4; }
+
 /* recurrence and its gradient: the product of a step and the gates' gradients, f32 or f64, three states, and scratch of
  * the product: where each begins. */
 typedef struct KRecurrenceWork { int64_t z, h, c, more, product; } KRecurrenceWork;

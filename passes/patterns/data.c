@@ -27,6 +27,7 @@ static bool decode(DType t, const char *p, double *f, int64_t *i)
 	case CLASS_BOOL: *i = u.b != 0; return true;
 	case CLASS_INT: *i = t == DT_I64 ? u.l : u.w; return t == DT_I64 || t == DT_I32;
 	case CLASS_UINT: *i = u.b; return t == DT_U8;
+	case CLASS_SCALED: break;
 	}
 	return false;
 }

@@ -41,7 +41,7 @@ void number_put(char *p, DType t, double x)
 	case DT_U16: v.h = (uint16_t)x; break;
 	case DT_U8: v.u8 = (uint8_t)x; break;
 	case DT_BOOL: v.u8 = x != 0; break;
-	case DT_COUNT: ice("no dtype");
+	case DT_E4M3: case DT_E5M2: case DT_COUNT: ice("no dtype of a tensor in a file");
 	}
 	memcpy(p, &v, (size_t)dtype_info[t].bytes);
 }

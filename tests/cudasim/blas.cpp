@@ -9,19 +9,31 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <math.h>
 #include <string.h>
 
 #include <algorithm>
 
 struct cublasLtContext { bool open; };
-struct SimMatmul { cublasComputeType_t compute; cudaDataType_t scale; int ta, tb, epilogue; const void *bias; };
+struct SimMatmul {
+	cublasComputeType_t compute;
+	cudaDataType_t scale;
+	int ta, tb, epilogue;
+	const void *bias, *scale_of[2]; /* of A and B */
+};
 struct SimMatrix { cudaDataType_t type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; };
 struct SimPreference { uint64_t bytes; uint32_t schemes, align[4]; /* A B C D */ };
 
 /* What lies in cublasLtMatmulAlgo_t.data. */
 enum { ALGO_ID, ALGO_TILE, ALGO_SPLIT, ALGO_SCHEME, ALGO_SHAPES, ALGO_ALIGN, ALGO_BYTES };
 
-static int64_t size_of(cudaDataType_t t) { return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2; }
+static bool is_f8(cudaDataType_t t) { return t == CUDA_R_8F_E4M3 || t == CUDA_R_8F_E5M2; }
+static int64_t size_of(cudaDataType_t t)
+{
+	if (is_f8(t))
+		return 1;
+	return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2;
+}
 
 const char *cublasLtGetStatusString(cublasStatus_t s)
 {
@@ -45,7 +57,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute, cudaDataType_t scale)
 {
-	*op = new SimMatmul{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
+	*op = new SimMatmul{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, {NULL, NULL}};
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -68,6 +80,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtM
 {
 	if (name == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
 		return take(&op->bias, sizeof op->bias, value, size);
+	if (name == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER || name == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)
+		return take(&op->scale_of[name - CUBLASLT_MATMUL_DESC_A_SCALE_POINTER], sizeof op->bias, value, size);
 	int *to = name == CUBLASLT_MATMUL_DESC_TRANSA ? &op->ta : name == CUBLASLT_MATMUL_DESC_TRANSB ? &op->tb
 		: &op->epilogue;
 	return take(to, sizeof *to, value, size);
@@ -125,6 +139,22 @@ static bool same_layout(const SimMatrix *x, const SimMatrix *y)
 
 static bool is_half(cudaDataType_t t) { return t == CUDA_R_16F || t == CUDA_R_16BF; }
 
+/* What the library asks of products of 8-bit floats (its reference, cublasLtMatmul, "FP8"): A transposed, B not; types
+ * that go together; dims and rows in multiples of 16 bytes; no batch that this emulates. */
+static cublasStatus_t check_f8(const SimMatmul *op, const SimMatrix *a, const SimMatrix *b, const SimMatrix *d)
+{
+	bool types = is_f8(b->type) && !(a->type == CUDA_R_8F_E5M2 && b->type == CUDA_R_8F_E5M2)
+		&& (d->type == CUDA_R_16BF || d->type == CUDA_R_32F);
+	bool aligned = d->ld * size_of(d->type) % 16 == 0 && d->rows * (uint64_t)size_of(d->type) % 16 == 0;
+	for (const SimMatrix *x : {a, b})
+		aligned = aligned && x->ld % 16 == 0 && x->rows % 16 == 0;
+	bool bias = op->epilogue != CUBLASLT_EPILOGUE_BIAS || d->type == CUDA_R_16BF;
+	bool described = op->ta == CUBLAS_OP_T && op->tb == CUBLAS_OP_N && op->compute == CUBLAS_COMPUTE_32F
+		&& op->scale == CUDA_R_32F && d->count == 1;
+	return types && aligned && bias && described && sim_arch() >= 89 ? CUBLAS_STATUS_SUCCESS
+		: CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 static cublasStatus_t check_product(const SimMatmul *op, const SimMatrix *a, const SimMatrix *b, const SimMatrix *c,
 	const SimMatrix *d)
 {
@@ -137,6 +167,10 @@ static cublasStatus_t check_product(const SimMatmul *op, const SimMatrix *a, con
 			return CUBLAS_STATUS_INVALID_VALUE;
 	if (d->count > 1 && d->stride < (int64_t)(m * n)) /* results overlap */
 		return CUBLAS_STATUS_INVALID_VALUE;
+	if (is_f8(a->type) || is_f8(b->type))
+		return is_f8(a->type) ? check_f8(op, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
+	if (op->scale_of[0] || op->scale_of[1]) /* scales are of 8-bit floats */
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	bool f64 = a->type == CUDA_R_64F, tf32 = op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	if (a->type != b->type || f64 != (op->compute == CUBLAS_COMPUTE_64F) || f64 != (op->scale == CUDA_R_64F)
 		|| (tf32 && a->type != CUDA_R_32F) || (d->type != a->type && !(is_half(a->type) && d->type == CUDA_R_32F)))
@@ -225,12 +259,23 @@ static float round_tf32(float x)
 	return x - x == 0 ? __uint_as_float((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
 }
 
+static double decode_f8(int bits, bool e4m3)
+{
+	int fraction = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, e = (bits & 0x7F) >> fraction, m = bits & ((1 << fraction) - 1);
+	if (e4m3 ? (bits & 0x7F) == 0x7F : e == 31)
+		return e4m3 || m ? NAN : bits & 0x80 ? -INFINITY : INFINITY;
+	double x = ldexp(e ? m + (1 << fraction) : m, (e ? e : 1) - bias - fraction);
+	return bits & 0x80 ? -x : x;
+}
+
 template <class W> static W fetch(const char *p, cudaDataType_t t, int64_t i, bool tf32)
 {
 	if (t == CUDA_R_64F)
 		return (W)((const double *)p)[i];
 	if (t == CUDA_R_32F)
 		return (W)(tf32 ? round_tf32(((const float *)p)[i]) : ((const float *)p)[i]);
+	if (is_f8(t))
+		return (W)decode_f8(((const unsigned char *)p)[i], t == CUDA_R_8F_E4M3);
 	unsigned short bits = ((const unsigned short *)p)[i];
 	return (W)(t == CUDA_R_16BF ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits)));
 }
@@ -287,6 +332,9 @@ template <class W> static void compute(const Product &p)
 	bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	int64_t m = (int64_t)p.d.rows, n = (int64_t)p.d.cols, k = (int64_t)(p.op.ta ? p.a.rows : p.a.cols);
 	std::vector<W> a, b, acc, some;
+	W alpha = (W)p.alpha;
+	for (const void *s : p.op.scale_of)
+		alpha *= s ? (W)*(const float *)s : 1;
 	if (p.bytes)
 		memset(p.work, 0xA5, p.bytes);
 	for (int32_t i = 0; i < p.d.count; i++) {
@@ -304,7 +352,7 @@ template <class W> static void compute(const Product &p)
 		}
 		for (int64_t c = 0; c < n; c++)
 			for (int64_t r = 0; r < m; r++) {
-				W x = (W)p.alpha * acc[(size_t)(c * m + r)];
+				W x = alpha * acc[(size_t)(c * m + r)];
 				if (p.beta != 0)
 					x += (W)p.beta * fetch<W>(to, p.d.type, c * p.d.ld + r, false);
 				if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS)
@@ -355,6 +403,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
 	must_reach_matrix(D, d, "cublasLtMatmul: D");
 	if (algo->data[ALGO_BYTES])
 		sim_must_reach(workspace, (size_t)algo->data[ALGO_BYTES], "cublasLtMatmul: workspace");
+	for (const void *scale : op->scale_of)
+		if (scale)
+			sim_must_reach(scale, sizeof(float), "cublasLtMatmul: scale");
+	if (is_f8(a->type) && (!op->scale_of[0] || !op->scale_of[1]))
+		sim_die("cublasLtMatmul: 8-bit floats without a scale are taken by 1");
 	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS)
 		sim_must_reach(op->bias, (size_t)((int64_t)d->rows * size_of(d->type)), "cublasLtMatmul: bias");
 	if ((long long)algo->data[ALGO_ID] == sim_setting("CUDASIM_SLOW_ALGO", -1))

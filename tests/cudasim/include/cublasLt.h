@@ -19,7 +19,8 @@ typedef enum {
 	CUBLAS_COMPUTE_64F = 70,
 	CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 } cublasComputeType_t;
-typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14,
+	CUDA_R_8F_E4M3 = 28, CUDA_R_8F_E5M2 = 29 } cudaDataType_t;
 
 typedef enum {
 	CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
@@ -29,7 +30,9 @@ typedef enum {
 	CUBLASLT_MATMUL_DESC_TRANSA = 3,
 	CUBLASLT_MATMUL_DESC_TRANSB = 4,
 	CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
-	CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
+	CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+	CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+	CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
 } cublasLtMatmulDescAttributes_t;
 typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
 typedef enum {
