@@ -280,6 +280,8 @@ static bool write_file(const char *path, const char *descr, int64_t bytes, int r
 bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, const void *data)
 {
 	const DTypeInfo *t = &dtype_info[dtype];
+	if (dtype_is_scaled(dtype))
+		ice("%s is written to %s", t->text, path);
 	return write_file(path, t->npy ? t->npy : "|V2", t->bytes, rank, dim, data);
 }
 

@@ -348,7 +348,7 @@ static void update(Plan *p, const Op *op)
 	if (!p->step_scalars)
 		plan_fail(p, "update-scalars", op, "unit %s is updated before step_scalars knows the step's scalars",
 			op->unit->name);
-	if (u->readable)
+	if (p->early && u->readable)
 		plan_fail(p, "update-after-reads", op, "the update of unit %s overwrites parameters that are still gathered: "
 			"it is not resharded before", op->unit->name);
 	if (u->gather && !plan_is_over(p, u->gather))

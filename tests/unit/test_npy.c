@@ -44,6 +44,8 @@ static void test_every_dtype(void)
 	for (int t = 0; t < DT_COUNT; t++) {
 		Diag d = {.out = stderr};
 		Npy npy;
+		if (dtype_is_scaled((DType)t))
+			continue; /* no file has them */
 		CU_ASSERT(npy_write(in_folder("a.npy"), (DType)t, 1, dim, zeros));
 		CU_ASSERT_FATAL(npy_open(&npy, in_folder("a.npy"), &d));
 		CU_ASSERT_EQUAL((int)npy.header.dtype, t);
