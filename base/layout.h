@@ -102,7 +102,7 @@ typedef struct LayoutUnit {
 	int owner;                      /* a rank; -1 = none */
 	int n_flats;
 	LayoutFlat flat[LAYOUT_MAX_FLATS];
-	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has regions of its own */
+	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has a region of its own */
 	bool own_region;                /* at least one gather of it uses no ring slot */
 	bool apart;                     /* its reduced gradient is summed over micro-batches, in a place of its own */
 	LayoutOffload offload;

@@ -150,6 +150,12 @@ Op *ir_find_in_step(const Module *m, OpKind kind)
 	return NULL;
 }
 
+bool ir_updates_early(const Module *m)
+{
+	const Op *first = ir_find_in_step(m, OP_UPDATE_SHARD);
+	return first && first->section == SEC_BACKWARD;
+}
+
 Op *ir_user(const Value *v, OpKind kind)
 {
 	for (const Use *u = v->uses; u; u = u->next)

@@ -480,6 +480,7 @@ int recurrence_results(const Op *op);             /* how many a recurrence or it
 int op_sum_result(const Op *op);                  /* the result of an op with op_sum that is the new sum */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
+bool ir_updates_early(const Module *m);           /* units are updated in backward (--update=backward) */
 Op *ir_find_in_step(const Module *m, OpKind kind); /* the first in forward, backward or update; NULL = none */
 Op *ir_user(const Value *v, OpKind kind);          /* an op of this kind that reads v; NULL = none */
 void ir_replace_uses(Value *old, Value *now);     /* every use of old becomes now */

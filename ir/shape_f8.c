@@ -26,9 +26,10 @@ RULE(to_f8)
 	DType to;
 	if (!want_f8(err, op, &to) || !shape_want_dtype(err, op, 0, DT_BF16) || !shape_want(m, err, op, 1, &scalar))
 		return false;
-	if (x->rank < 2)
-		return shape_wrong(err, "operand 1 of to_f8 needs at least 2 dimensions, it is %s", type_str(m->arena, x));
-	int64_t cols = x->dim[x->rank - 1], rows = cols ? type_numel(x) / cols : 0;
+	if (x->rank < 2 || !type_numel(x))
+		return shape_wrong(err, "operand 1 of to_f8 needs elements in at least 2 dimensions, it is %s",
+			type_str(m->arena, x));
+	int64_t cols = x->dim[x->rank - 1], rows = type_numel(x) / cols;
 	if (attr_get_int(op->attrs, "rows", 0)) {
 		out[n] = *x;
 		out[n++].dtype = to;
@@ -47,8 +48,9 @@ static bool want_operands(Module *m, Buf *err, const Type *a, const Type *b)
 	if (a->rank < 2 || b->rank != 2 || a->dim[a->rank - 1] != b->dim[1])
 		return shape_wrong(err, "operands of matmul_f8 must be [..,K] and [N,K], they are %s and %s",
 			type_str(m->arena, a), type_str(m->arena, b));
-	return (b->dim[0] % MULTIPLE == 0 && b->dim[1] % MULTIPLE == 0) || shape_wrong(err, "matmul_f8 of %s and %s: the "
-		"dims of the second must be multiples of %d", type_str(m->arena, a), type_str(m->arena, b), MULTIPLE);
+	bool whole = type_numel(b) && b->dim[0] % MULTIPLE == 0 && b->dim[1] % MULTIPLE == 0;
+	return whole || shape_wrong(err, "matmul_f8 of %s and %s: the dims of the second must be multiples of %d, and not "
+		"0", type_str(m->arena, a), type_str(m->arena, b), MULTIPLE);
 }
 
 RULE(matmul_f8)

@@ -442,9 +442,7 @@ static void clear(Plan *p, SectionKind first, SectionKind last)
 	p->last = last;
 	p->at = p->seq = 0;
 	p->scalars = p->step_scalars = p->broadcast = p->buffer = NULL;
-	p->early = false;
-	IR_FOR_OPS(p->m, SEC_BACKWARD, op)
-		p->early = p->early || op->kind == OP_UPDATE_SHARD;
+	p->early = ir_updates_early(p->m);
 	memset(p->unit, 0, sizeof(*p->unit) * (size_t)p->m->n_units);
 	memset(p->slot, 0, sizeof(*p->slot) * (size_t)p->m->n_units * 2);
 	memset(p->reached, 0, sizeof(p->reached));

@@ -42,16 +42,6 @@ void change_options(ChangeId id, Options *o, Sync *sync)
 	}
 }
 
-/* Why updates cannot begin before all gradients are known; NULL: they can. */
-static const char *wants_all_gradients(const Options *o)
-{
-	const char *clip = o->graph.clip;
-	bool clips = clip && strcmp(clip, "off") && strcmp(clip, "value");
-	if (clips || o->graph.grad_norm == GRAD_NORM_ON)
-		return "the norm of all gradients is asked for";
-	return o->graph.check_nan ? "--check-nan may leave an update out" : NULL;
-}
-
 const char *change_unfit(ChangeId id, const Options *o)
 {
 	bool of_file = o->sharding.wrap.n && !strncmp(o->sharding.wrap.at[0], "file:", 5);
@@ -61,9 +51,10 @@ const char *change_unfit(ChangeId id, const Options *o)
 		return "programs for CPUs have their values in memory of the host already";
 	if (id == CHANGE_SYNC_EVERY && !options_many(o))
 		return "a step has one micro-batch (--accum=many: several)";
-	if (id == CHANGE_UPDATE_BACKWARD && options_many(o))
-		return "gradients wait for the last micro-batch";
-	return id == CHANGE_UPDATE_BACKWARD ? wants_all_gradients(o) : NULL;
+	UpdateBarrier barrier[UPDATE_BARRIERS];
+	if (id == CHANGE_UPDATE_BACKWARD && update_barriers(o, barrier))
+		return barrier[0].why;
+	return NULL;
 }
 
 bool change_plan_saying(const Restart *start, const Options *o, Sync sync, Variants *out, Diag *d)

@@ -40,6 +40,7 @@ typedef struct Fp8 {
 	PtrMap *scale[2][SEC_COUNT]; /* by e5m2: tensor, or symbol of a weight, -> its scale */
 	VEC(Product) products;
 	VEC(Quantised *) tensors; /* of the section */
+	PtrMap *known[2];    /* by e5m2: tensor -> its element of tensors */
 	int left;            /* products by weights that stay as they are */
 } Fp8;
 
@@ -164,13 +165,13 @@ static bool chooses_weight(Fp8 *f, const Op *op, DType to[2])
 static Quantised *quantised(Fp8 *f, const Operand *want, Op *before)
 {
 	Value *x = tensor_of(want->x);
-	Quantised *q = NULL;
-	for (int i = 0; i < f->tensors.n && !q; i++)
-		q = f->tensors.at[i]->x == x && f->tensors.at[i]->to == want->to ? f->tensors.at[i] : NULL;
+	PtrMap *known = f->known[want->to == DT_E5M2];
+	Quantised *q = ptrmap_get(known, x);
 	if (!q) {
 		q = NEW(f->a, Quantised);
 		*q = (Quantised){.x = x, .to = want->to, .before = before};
 		vec_push(f->a, &f->tensors, q);
+		ptrmap_put(known, x, q);
 	}
 	q->before = before->order < q->before->order ? before : q->before;
 	q->rows = q->rows || !want->columns;
@@ -264,6 +265,8 @@ static void choose(Fp8 *f, int section, bool chooses(Fp8 *f, const Op *op, DType
 static void run_section(Fp8 *f, int section)
 {
 	f->products.n = f->tensors.n = 0;
+	f->known[0] = ptrmap_new(f->a);
+	f->known[1] = ptrmap_new(f->a);
 	choose(f, section, chooses_weight);
 	choose(f, section, chooses_gradient);
 	for (int i = 0; i < f->tensors.n; i++)

@@ -313,10 +313,15 @@ void schedule_events(Module *m);
 void schedule_grad_slots(Module *m);
 
 /* schedule/updates.c: puts the updates, and the step's scalars, to where --update=backward wants them; refuses a module
- * in which they cannot stand there; whether they do. */
+ * in which they cannot stand there. */
 void schedule_updates(Module *m);
 bool updates_can_move(const Module *m, Diag *d);
-bool updates_are_early(const Module *m);
+
+/* optimizer/optimizer.c: what keeps units from being updated in backward: options that want the norm of all gradients,
+ * or gradients that wait.  Returns how many there are. */
+enum { UPDATE_BARRIERS = 5 };
+typedef struct UpdateBarrier { const char *option, *why; } UpdateBarrier;
+int update_barriers(const Options *o, UpdateBarrier out[UPDATE_BARRIERS]);
 
 /* expand.c: the result of a batch norm with the given mean and variance, made of elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);

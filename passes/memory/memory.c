@@ -243,7 +243,6 @@ static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit
 	for (int s = from; s < SEC_COUNT; s++) {
 		IR_FOR_OPS(m, s, op) {
 			int slot = (int)attr_get_int(op->attrs, "slot", -1), unit = op->unit ? op->unit->index : -1;
-			out->brief = out->brief || (op->kind == OP_UPDATE_SHARD && s == SEC_BACKWARD);
 			if (op->kind == OP_CARRIED)
 				units[unit].own_region = true;
 			if (op->kind == OP_ZERO_GAPS) {
@@ -324,6 +323,7 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
 		.work_bytes = m->work_bytes, .host_bytes = m->host_bytes, .average_bytes = averaged_bytes(m),
 		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
+		.brief = from <= SEC_BACKWARD && ir_updates_early(m),
 		.hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
 	list_gathers(m, from, &out, units, gathers);
 	return out;

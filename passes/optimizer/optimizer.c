@@ -47,24 +47,37 @@ static void cast_gradients(Module *m, const Options *o, const ParamDtypes *dtype
 	}
 }
 
-/* Refuses what --update=backward cannot serve: what needs the norm of all gradients, or gradients that wait. */
-static bool check_early(const Options *o, const Clip *clip, const LossScale *scale, Arena *a, Diag *d)
+int update_barriers(const Options *o, UpdateBarrier out[UPDATE_BARRIERS])
 {
-	const struct { const char *option, *why; bool given; } cannot[] = {
-		{arena_printf(a, "--clip=%s", o->graph.clip ? o->graph.clip : ""),
-			"it limits the norm; --clip=value does not", clip->p > 0},
-		{"--grad-norm=on", "it is that norm", o->graph.grad_norm == GRAD_NORM_ON},
-		{"--loss-scale=dynamic", "it watches the norm; --loss-scale=X and bf16 do not",
-			scale->kind == LOSS_SCALE_DYNAMIC},
-		{"--accum=many", "gradients of all units wait for the last micro-batch", options_many(o)},
-		{"--check-nan", "an update that a finding leaves out would be made already", o->graph.check_nan},
+	Arena *a = arena_new();
+	Diag silent = {.silent = true};
+	Clip clip;
+	LossScale scale;
+	bool clips = clip_parse(o->graph.clip, &clip, a, &silent) && clip.p > 0;
+	bool watched = loss_scale_parse(o->precision.loss_scale, &scale, &silent) && scale.kind == LOSS_SCALE_DYNAMIC;
+	const struct { UpdateBarrier is; bool given; } all[UPDATE_BARRIERS] = {
+		{{"--clip=P", "it limits the norm; --clip=value does not"}, clips},
+		{{"--grad-norm=on", "it is that norm"}, o->graph.grad_norm == GRAD_NORM_ON},
+		{{"--loss-scale=dynamic", "it watches the norm; --loss-scale=X and bf16 do not"}, watched},
+		{{"--accum=many", "gradients of all units wait for the last micro-batch"}, options_many(o)},
+		{{"--check-nan", "an update that a finding leaves out would be made already"}, o->graph.check_nan},
 	};
-	int before = d->errors;
-	for (int i = 0; o->graph.update == UPDATE_IN_BACKWARD && i < COUNT_OF(cannot); i++)
-		if (cannot[i].given)
-			diag_error(d, "--update=backward", "units are updated before all gradients are known, so %s is not "
-				"possible: %s; or take --update=end", cannot[i].option, cannot[i].why);
-	return d->errors == before;
+	int n = 0;
+	for (int i = 0; i < UPDATE_BARRIERS; i++)
+		if (all[i].given)
+			out[n++] = all[i].is;
+	arena_free(a);
+	return n;
+}
+
+static bool check_early(const Options *o, Diag *d)
+{
+	UpdateBarrier barrier[UPDATE_BARRIERS];
+	int n = o->graph.update == UPDATE_IN_BACKWARD ? update_barriers(o, barrier) : 0;
+	for (int i = 0; i < n; i++)
+		diag_error(d, "--update=backward", "units are updated before all gradients are known, so %s is not possible: "
+			"%s; or take --update=end", barrier[i].option, barrier[i].why);
+	return !n;
 }
 
 /* Reports --grad-norm=off when clipping or the loss scale needs the norm. */
@@ -89,7 +102,7 @@ bool pass_optimizer(Module *m, const Options *o, Diag *d)
 		return false;
 	if (!m->first[SEC_BACKWARD])
 		return true; /* a program that only evaluates */
-	if (!check_early(o, &clip, &scale, m->arena, d))
+	if (!check_early(o, d))
 		return false;
 	check_norm(o, &clip, &scale, d);
 	Arena *scratch = arena_new();

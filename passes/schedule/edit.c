@@ -449,21 +449,25 @@ static bool check_edit(Edit *e)
 	return !n;
 }
 
+/* The line of the collective that sums the step's scalars. */
+static const ScheduleEntry *scalars_of(const Schedule *part)
+{
+	int i = 0;
+	while (i < part->n && part->at[i].issue->kind != OP_ALL_REDUCE_SCALARS)
+		i++;
+	return i < part->n ? &part->at[i] : NULL;
+}
+
 /* With updates in backward the step's scalars stand where the first update wants them. */
 static bool check_scalars(Edit *e)
 {
-	const Schedule *now = schedule_list(e->m, false, e->a);
-	int before = e->d->errors;
-	for (int i = 0; i < e->part[0]->n; i++)
-		for (int k = 0; k < now->n; k++) {
-			const ScheduleEntry *x = &e->part[0]->at[i];
-			bool is = x->issue == now->at[k].issue && x->issue->kind == OP_ALL_REDUCE_SCALARS;
-			if (is && !same_point(&x->to[AT_ISSUE], &x->point[AT_ISSUE])
-				&& !same_point(&x->to[AT_ISSUE], &now->at[k].point[AT_ISSUE]))
-				refuse(e, x->line, "with --update=backward all_reduce_scalars stands in front of the first update: it "
-					"cannot be moved by itself");
-		}
-	return e->d->errors == before;
+	const ScheduleEntry *was = scalars_of(e->part[0]), *now = scalars_of(schedule_list(e->m, false, e->a));
+	bool ok = !was || !now || same_point(&was->to[AT_ISSUE], &was->point[AT_ISSUE])
+		|| same_point(&was->to[AT_ISSUE], &now->point[AT_ISSUE]);
+	if (!ok)
+		refuse(e, was->line, "with --update=backward all_reduce_scalars stands in front of the first update: it cannot "
+			"be moved by itself");
+	return ok;
 }
 
 bool schedule_apply(Module *m, const char *path, Diag *d)
@@ -481,7 +485,7 @@ bool schedule_apply(Module *m, const char *path, Diag *d)
 		move_part(&e, true);
 		set_slots(&e, e.part[0]);
 		set_slots(&e, e.part[1]);
-		if (updates_are_early(m)) {
+		if (ir_updates_early(m)) {
 			schedule_updates(m);
 			ok = check_scalars(&e);
 		}

@@ -311,10 +311,11 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	slip_waits(&p, &o->sharding, d);
 	arena_free(p.a);
 	broadcast_buffers(m, o, d);
-	if (o->graph.update == UPDATE_IN_BACKWARD && !updates_can_move(m, d))
-		return false;
-	if (o->graph.update == UPDATE_IN_BACKWARD)
+	if (o->graph.update == UPDATE_IN_BACKWARD) {
+		if (!updates_can_move(m, d))
+			return false;
 		schedule_updates(m);
+	}
 	schedule_grad_slots(m);
 	schedule_events(m);
 	return !o->sharding.schedule_in || schedule_apply(m, o->sharding.schedule_in, d);

@@ -22,14 +22,6 @@ typedef struct Updates {
 	int n, cap;
 } Updates;
 
-bool updates_are_early(const Module *m)
-{
-	IR_FOR_OPS(m, SEC_BACKWARD, op)
-		if (op->kind == OP_UPDATE_SHARD)
-			return true;
-	return false;
-}
-
 /* Pass optimizer refuses this of options; a text may have been made with others. */
 bool updates_can_move(const Module *m, Diag *d)
 {
