@@ -1,66 +1,110 @@
-"""Prints the expected step of GPT-2 124M (64 x 1024 tokens, bf16, AdamW) on one GPU: milliseconds by class of op.
+"""Prints what a step of a model is expected to take on one GPU: milliseconds by class of op.
 
-The model is shardc's own prediction (`shardc plan --machine`, docs/prediction.md), for which the machine file gives
-the ceilings.  The calls of the step are counted in the emitted step.cu; some launch more than one kernel, so launches
-are at least as many.
+Two columns say how it was found.  "at the ceilings": each op takes its products at 790 TFLOP/s or its bytes at 4.3 TB/s,
+whichever is longer, and nothing for its start: no program is faster.  "by the plan": shardc's own prediction
+(`shardc plan --machine`, docs/prediction.md), which knows waves of tiles, exponentials and launches, and whose rates
+are published for kernels like ours.  Operations and bytes are those of the emitted step; a value that a cache holds
+counts as if it came from memory.
 
-usage: expect.py SHARDC [--machine FILE] [--json FILE]      --json: {case: milliseconds}, for report.py --expect
+usage: expect.py SHARDC [--was SHARDC] [--case NAME] [--machine FILE] [--json FILE]
+--was: another build, whose step is printed beside it.  --json: {case: milliseconds by the plan}, for report.py --expect.
 """
 import argparse
+import contextlib
+import io
 import json
+import logging
 import pathlib
-import re
 import sys
 import tempfile
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/gpu"))
-from kit import ADAMW, BENCHES, LOSS, call, export  # noqa: E402
-from gpu_models import GPT2  # noqa: E402
+from kit import ADAMW, BENCHES, LOSS, call, export, export_absent  # noqa: E402
+from gpu_models import build, sample_of  # noqa: E402
 
-CASE = "gpt2-124m"
-FUNCTION = re.compile(r"^static void (\w+)\(Rt \*rt.*?\)\n\{\n(.*?)^\}", re.M | re.S)
-LOOP = re.compile(r"for \(int i = 0; i (<=?) (\d+); i\+\+\)[^\n]*\n\s*(?:OP )?(\w+)\(")
-
-
-def calls(functions, name):
-    """Calls of kernels in a function of step.cu and in those that it calls, loops unrolled."""
-    body = functions[name]
-    times = {}
-    for less, n, called in LOOP.findall(body):
-        times[called] = int(n) + (less == "<=")
-    return sum(times.get(called, 1) * (counts(called) if called.startswith(("k_", "fused_", "rt_"))
-                                       else calls(functions, called))
-               for called in re.findall(r"^\s*(?:OP )?([a-z]\w+)\(", body, re.M))
+PRODUCTS, BYTES = 790e12, 4.3e12  # a second: the best square product and copy that are expected of an H200
+CLASSES = {  # the first whose list has the op
+    "loss head": ["linear_cross_entropy", "linear_cross_entropy_grad", "cross_entropy", "cross_entropy_grad"],
+    "products": ["matmul", "matmul_f8", "accumulate"],
+    "convolutions": ["conv", "conv_grad_x", "conv_grad_w", "conv_transpose"],
+    "attention": ["attention", "attention_grad"],
+    "norms": ["layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad", "bn_stats", "bn_grad_stats"],
+    "sums": ["reduce_sum", "reduce_mean"],
+    "casts": ["cast", "f8_scale", "to_f8"],
+    "optimizer": ["update_shard", "sumsq"],
+    "elementwise and moves": None,
+}
 
 
-def counts(called):
-    """A call that works on the GPU's compute stream: kernels, and the runtime's sums and updates."""
-    return called.startswith(("k_", "fused_")) or called in ("rt_sumsq", "rt_step_scalars", "rt_update_shard",
-                                                             "rt_report_loss", "rt_zero_gaps", "rt_zero_grads")
+def class_of(op):
+    return next(name for name, ops in CLASSES.items() if ops is None or op in ops)
+
+
+def expected(shardc, model, flags, machine, work):
+    """{class: [calls, operations, bytes, ms at the ceilings, ms by the plan]} of the ops that compute."""
+    trace = work / "trace.json"
+    trace.unlink(missing_ok=True)
+    call(shardc, "plan", model, *flags, f"--machine={machine}", f"--trace={trace}")
+    rows = {name: [0, 0, 0, 0, 0] for name in CLASSES}
+    for e in json.loads(trace.read_text())["traceEvents"]:
+        if "kernel" not in e.get("args", {}):
+            continue
+        flops, moved = e["args"]["flops"], e["args"]["moved"]
+        row = rows[class_of(e["cat"])]
+        for i, more in enumerate((1, flops, moved, 1e3 * max(flops / PRODUCTS, moved / BYTES), e["dur"] / 1e3)):
+            row[i] += more
+    rows = {name: row for name, row in rows.items() if row[0]}
+    return {**rows, "step": [sum(column) for column in zip(*rows.values())]}
+
+
+def show(case, rows, was):
+    head = ["class", "ops", "TFLOP", "GB", "at the ceilings", "by the plan"] + ["was", "was"] * bool(was)
+    table = [head]
+    for name in dict.fromkeys([*rows, *was]):
+        calls, flops, moved, least, plan = rows.get(name, [0] * 5)
+        table.append([name, str(calls), f"{flops / 1e12:.2f}", f"{moved / 1e9:.1f}", f"{least:.2f}", f"{plan:.2f}",
+                      *([f"{v:.2f}" for v in was.get(name, [0] * 5)[3:]] if was else [])])
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    print(f"{case}: milliseconds of a step on one GPU")
+    for row in table:
+        print("  " + "  ".join(f"{t:<{w}}" if i == 0 else f"{t:>{w}}" for i, (t, w) in enumerate(zip(row, widths))))
+
+
+def make_model(case, path):
+    """Exports the model; weights of more than a GB exist nowhere, as in the kit."""
+    logging.disable(logging.WARNING)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if case["kind"] == "llama":
+            export_absent(case, path)
+        else:
+            export(build(case), path, (case["batch"], *sample_of(case)), case["kind"] != "resnet")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("shardc", type=pathlib.Path)
+    p.add_argument("--was", type=pathlib.Path)
+    p.add_argument("--case", choices=BENCHES, default="gpt2-124m")
     p.add_argument("--machine", type=pathlib.Path, default=ROOT / "machines/h200-8.json")
     p.add_argument("--json", type=pathlib.Path)
     args = p.parse_args()
-    bench = BENCHES[CASE]
-    with tempfile.TemporaryDirectory() as work:
-        model, out = pathlib.Path(work) / "model.onnx", pathlib.Path(work) / "out"
-        export(GPT2(**bench["model"]), model, (bench["batch"], bench["model"]["length"]), True)
-        flags = [*LOSS, *ADAMW, *bench["flags"], "--target=cuda"]
-        plan = json.loads(call(args.shardc, "plan", model, *flags, f"--machine={args.machine}", "--format=json"))
-        call(args.shardc, model, "-o", out, "--emit=c", *flags)
-        functions = dict(FUNCTION.findall((out / "step.cu").read_text()))
-    told = plan["prediction"]
-    print(f"{CASE} on {told['machine']}: {told['step_ms']:.1f} ms a step, {told['tokens_per_s']:,.0f} tokens/s")
-    for name, ms in told["classes_ms"].items():
-        print(f"  {name:<12}{ms:8.2f} ms")
-    print(f"  calls of kernels in a step: {sum(calls(functions, f) for f in ('forward', 'backward', 'update'))}")
+    case = BENCHES[args.case]
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        make_model(case, work / "model.onnx")
+        flags = [*LOSS, *ADAMW, *case["flags"], "--target=cuda"]
+        rows, was = (expected(s, work / "model.onnx", flags, args.machine, work) if s else {}
+                     for s in (args.shardc, args.was))
+    show(args.case, rows, was)
+    tokens = case["batch"] * case["model"].get("length", 1)
+    least, plan = rows["step"][3:]
+    print(f"{'tokens' if 'length' in case['model'] else 'samples'} a second: {tokens / least * 1e3:,.0f} at the ceilings, "
+          f"{tokens / plan * 1e3:,.0f} by the plan")
     if args.json:
-        args.json.write_text(json.dumps({CASE: told["step_ms"]}) + "\n")
+        args.json.write_text(json.dumps({args.case: plan}) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pathlib
 import re
 import statistics
 
-OURS = ["ours", "tuned"]  # tuned: with --tune
+PEERS = ["eager", "compile", "fsdp"]  # all others are our programs; tuned: with --tune
 
 
 def table(head, rows):
@@ -41,17 +41,18 @@ def rounds(rows, case):
 
 
 def ratio(found):
-    """A sentence: the fastest configuration of PyTorch over ours, in rounds that have both."""
-    peers = {w: statistics.median(r["step_ms"] for r in rs.values()) for w, rs in found.items() if w not in OURS}
+    """Sentences: the fastest configuration of PyTorch over each of ours, and ours over its other forms, in rounds that
+    have both."""
+    peers = {w: statistics.median(r["step_ms"] for r in rs.values()) for w, rs in found.items() if w in PEERS}
     if "ours" not in found or not peers:
         return "There is no ratio: ours or PyTorch's steps are missing."
-    best = min(peers, key=peers.get)
+    best, forms = min(peers, key=peers.get), [w for w in found if w not in PEERS]
     text = []
-    for who in OURS:
-        ratios = [found[best][r]["step_ms"] / row["step_ms"] for r, row in found.get(who, {}).items() if r in found[best]]
+    for above, who in [*((best, w) for w in forms), *(("ours", w) for w in forms if w != "ours")]:
+        ratios = [found[above][r]["step_ms"] / row["step_ms"] for r, row in found[who].items() if r in found[above]]
         if ratios:
-            text.append(f"PyTorch {best} over {who}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-                        f"{max(ratios):.2f}).")
+            text.append(f"{'PyTorch ' * (above == best)}{above} over {who}: {statistics.median(ratios):.2f} "
+                        f"({min(ratios):.2f} to {max(ratios):.2f}).")
     return " ".join(text) or f"There is no ratio: no round has both ours and {best}."
 
 

@@ -20,20 +20,20 @@ class Bench:
     def __init__(self, machine, cases, work, steps):
         self.machine, self.cases, self.work, self.steps = machine, cases, work, steps
         self.smoke = machine.arch == EMULATED  # PyTorch then runs on the CPU, and no figure means anything
-        self.who = ["ours", "tuned", *(["eager"] if self.smoke else VARIANTS)]
+        self.peers = ["eager"] if self.smoke else VARIANTS
 
     # ---- rows, in order ----
 
     def first(self, rows):
-        """One round of each case, that of GPT-2 first; fully_shard waits for the later rounds."""
+        """One round of each case, that of GPT-2 first; our other programs and fully_shard wait for the later rounds."""
         for name, case in self.cases.items():
-            for who in () if case.get("alone") else self.who[:4]:
+            for who in () if case.get("alone") else ("ours", "tuned", *self.peers[:2]):
                 rows.do("A", f"step {name} {who} 0", 150, self.step, name, who)
 
     def rounds(self, rows, n):
         for name, case in self.cases.items():
             for r in range(1, 1 if case.get("alone") else n):
-                for who in self.who:
+                for who in ("ours", "tuned", *case["also"], *self.peers):
                     rows.do("B", f"step {name} {who} {r}", 150, self.step, name, who)
 
     def memory(self, rows):
@@ -54,31 +54,33 @@ class Bench:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         return json.loads(last[0])
 
-    def command(self, name, n, lr=1e-4):
+    def command(self, name, n, lr=1e-4, program=None):
         folder = self.work / name
         if not (folder / "labels.npy").exists():
             folder.mkdir(exist_ok=True)
             self.peer("data", name, folder)
-        return [self.machine.bin / name, "--data", f"x={folder}/x.npy", "--data", f"labels={folder}/labels.npy",
+        return [self.machine.bin / (program or name), "--data", f"x={folder}/x.npy", "--data", f"labels={folder}/labels.npy",
                 "--steps", n, "--lr", lr, "--log", folder / "log.jsonl"]
 
     def step(self, name, who):
         case = self.cases[name]
-        figures = dict(case=name, who=who, **(self.ours(name) if who == "ours" else self.tuned(name) if who == "tuned"
-                                              else self.peer(who, name, self.steps)))
+        figures = dict(case=name, who=who, **(self.peer(who, name, self.steps) if who in self.peers
+                                              else self.tuned(name) if who == "tuned"
+                                              else self.ours(name, other=case["also"].get(who))))
         if "error" in figures:
             raise Skipped(figures["error"])
         rate = case["items"] / figures["step_ms"] * 1e3
         return f"{figures['step_ms']:.2f} ms, {rate:,.0f} a second", dict(figures, per_second=rate)
 
-    def ours(self, name, *options, **env):
-        """Milliseconds of a step, and the bytes that were allocated, which must be the plan's."""
-        command, log = self.command(name, SETTLE + self.steps), self.work / name / "log.jsonl"
+    def ours(self, name, *options, other=None, **env):
+        """Milliseconds of a step, and the bytes that were allocated, which must be the plan's; other: of the case's "also"."""
+        command = self.command(name, SETTLE + self.steps, program=other and other["program"])
+        log = self.work / name / "log.jsonl"
         log.unlink(missing_ok=True)
         status, text = self.machine.run([*command, *options], **env)
         if status != 0:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
-        rows, plan = steps(log), self.cases[name]["bytes"]
+        rows, plan = steps(log), (other or self.cases[name])["bytes"]
         if rows[-1]["peak_bytes"] != plan:
             raise Failed(f"{rows[-1]['peak_bytes']} bytes were allocated, the plan is {plan}")
         return dict(step_ms=statistics.mean(r["step_ms"] for r in rows[SETTLE:]), loss=rows[-1]["loss"], allocated=plan)

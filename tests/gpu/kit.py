@@ -72,18 +72,22 @@ MODELS = {  # builder, batch, one sample's shape, classes, tokens, samples, seed
 }
 # What bench.py reads: our flags, the model's sizes.  compare: how many steps are held against PyTorch's, and again
 # later; lr: their rate, which for ResNet-50 is low: at 1e-4 and more rounding moves losses by percents within four steps
-# (PyTorch's f32 and bf16 differ as much).  alone: PyTorch does not run it.
+# (PyTorch's f32 and bf16 differ as much).  alone: PyTorch does not run it.  also: other programs of the model, by more
+# flags, whose steps are measured beside it.
+ALSO = {"own attention": ["--attention=own"], "cuDNN's attention": ["--attention=cudnn"],
+        "fp8": ["--matmul-dtype=fp8"]}
+WITHOUT_FP8 = ["sm_80"]
 LLAMA = dict(kind="llama", flags=[*BF16, "--remat=block", "--offload=optim"], alone=True)
 BENCHES = {
     "gpt2-124m": dict(kind="gpt2", model=dict(layers=12, width=768, heads=12, vocabulary=50257, length=1024), batch=64,
-                      flags=BF16, lr=3e-4, compare=[20, 200]),
+                      flags=BF16, lr=3e-4, compare=[20, 200], also=ALSO),
     "resnet50": dict(kind="resnet", model=dict(depths=[3, 4, 6, 3], planes=64, classes=1000), batch=128, image=224,
                      flags=BF16, lr=3e-5, compare=[20, 200]),
     "llama-1b": dict(LLAMA, model=dict(layers=16, width=2048, heads=32, kv_heads=8, inner=8192, vocabulary=128256,
                                        length=2048), batch=4),
 }
 TINY_BENCHES = {
-    "gpt2-124m": dict(kind="gpt2", model=TINY, batch=2, flags=BF16, lr=3e-4, compare=[6, 8]),
+    "gpt2-124m": dict(kind="gpt2", model=TINY, batch=2, flags=BF16, lr=3e-4, compare=[6, 8], also=ALSO),
     "resnet50": dict(kind="resnet", model=dict(depths=[1, 1, 1, 1], planes=8, classes=10), batch=4, image=64,
                      flags=BF16, lr=1e-4, compare=[6, 8]),
     "llama-1b": dict(LLAMA, model=dict(TINY, kv_heads=2, inner=128), batch=2),
@@ -220,8 +224,9 @@ def record(kit, model, c, ranks):
 def bench(kit):
     """Models of real size, which run beside PyTorch's."""
     benches = TINY_BENCHES if kit.args.tiny else BENCHES
-    for name, b in benches.items():
+    for name, case in benches.items():
         torch.manual_seed(0)
+        b = benches[name] = dict(case)
         tokens, path, flags = "vocabulary" in b["model"], kit.work / name, LOSS + ADAMW + b["flags"]
         path.mkdir()
         if b.get("alone"):
@@ -229,6 +234,9 @@ def bench(kit):
         else:
             export(build(b), path / "model.onnx", (b["batch"], *sample_of(b)), tokens)
         b["bytes"] = kit.compile(path / "model.onnx", name, flags)
+        b["also"] = {who: dict(program=f"{name}-{i}", bytes=kit.compile(path / "model.onnx", f"{name}-{i}", flags + more))
+                     for i, (who, more) in enumerate(b.get("also", {}).items())
+                     if who != "fp8" or kit.args.arch not in WITHOUT_FP8}
         b.update(kit.ops(path / "model.onnx", flags))
         b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
