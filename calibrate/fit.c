@@ -46,6 +46,11 @@ static double of_matmul(const Fit *f, const MeasuredKernel *k) { return of_produ
 static double of_conv(const Fit *f, const MeasuredKernel *k) { return of_products(f, k, COST_CONV, false); }
 static double of_attention(const Fit *f, const MeasuredKernel *k) { return of_products(f, k, COST_ATTENTION, false); }
 
+static double of_library(const Fit *f, const MeasuredKernel *k)
+{
+	return k->work.library ? of_attention(f, k) : 0;
+}
+
 static double of_attention_grad(const Fit *f, const MeasuredKernel *k)
 {
 	return of_products(f, k, COST_ATTENTION, true);
@@ -114,6 +119,9 @@ static void fit_products(Fit *f, bool bf16)
 		Number x = best(f, rows[i].of);
 		f->of[rows[i].n] = (Number){MIN(x.value / (cuda ? half : f32).value, 1), x.source};
 	}
+	Number library = best(f, of_library);
+	if (library.value > 0)
+		f->of[MACHINE_EFF_ATTENTION_LIBRARY] = (Number){MIN(library.value / half.value, 1), library.source};
 }
 
 /* Of as many ranks as there are cores or GPUs, or of two, which talk as this host's do by themselves. */

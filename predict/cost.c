@@ -214,7 +214,8 @@ static Work attend(const Op *op, int q, double products)
 	double heads = (double)(a->dim[0] * a->dim[layout ? 2 : 1]), d = (double)(a->dim[3] + c->dim[3]) / 2;
 	double keys = s * seen(op, t, s), pairs = heads * t * keys;
 	return (Work){.class = COST_ATTENTION, .flops = 2 * products * pairs * d, .bytes = operands(op) + results(op),
-		.special = pairs, .keys = keys, .dtype = a->dtype, .calls = 1, .backward = q};
+		.special = pairs, .keys = keys, .dtype = a->dtype, .calls = 1, .backward = q,
+		.library = attr_get_int(op->attrs, "library", 0)};
 }
 
 static Work cost_attention(const Op *op, const LayoutRank *who)

@@ -37,7 +37,7 @@ typedef struct Work {
 	double keys;        /* of attention: that a query sees, on average */
 	double calls;       /* kernels that start one after the other */
 	DType dtype;        /* of the products */
-	bool backward;      /* of attention */
+	bool backward, library; /* of attention: which; that cuDNN computes it */
 } Work;
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);

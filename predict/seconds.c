@@ -19,8 +19,9 @@ static double peak(const Machine *m, const Work *w, bool tf32)
 
 static double efficiency(const Machine *m, const Work *w)
 {
+	bool library = w->library && !w->backward && m->of[MACHINE_EFF_ATTENTION_LIBRARY] > 0;
 	MachineNumber n = w->class == COST_CONV ? MACHINE_EFF_CONV : w->class != COST_ATTENTION ? MACHINE_EFF_MATMUL
-		: w->backward ? MACHINE_EFF_ATTENTION_GRAD : MACHINE_EFF_ATTENTION;
+		: library ? MACHINE_EFF_ATTENTION_LIBRARY : w->backward ? MACHINE_EFF_ATTENTION_GRAD : MACHINE_EFF_ATTENTION;
 	return m->of[n];
 }
 

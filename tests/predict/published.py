@@ -56,9 +56,10 @@ def make_all(rows, folder):
 def predicted(f, args):
     """(tokens a second and GPU, the plan's object)."""
     remat = f.remat if f.remat in ("none", "block") else HERE / f.remat
-    samples = f.accum * f.model.batch
+    samples, attention = f.accum * f.model.batch, "auto" if figures.CUDNN in f.note else "own"
     command = [args.shardc, "plan", file_of(f.model, args.folder), *OPTIONS, *f.options, f"--world={f.world}",
-               f"--global-batch={samples * f.world}", f"--remat={remat}", f"--machine={args.machines / f.machine}.json"]
+               f"--global-batch={samples * f.world}", f"--remat={remat}", f"--attention={attention}",
+               f"--machine={args.machines / f.machine}.json"]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"{' '.join(map(str, run.args))}\n{run.stderr}")

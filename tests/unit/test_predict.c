@@ -173,14 +173,18 @@ static const char work_text[] =
 	"module \"m\" level=MODEL batch=2 {\n"
 	"  input \"a\" : f32[2,3,5] {batched=1}\n  input \"b\" : f32[5,7]\n  input \"x\" : f32[2,4,6,6] {batched=1}\n"
 	"  input \"w\" : f32[8,2,3,3]\n  input \"q\" : f32[2,4,16,8] {batched=1}\n"
+	"  input \"h\" : bf16[2,4,16,8] {batched=1}\n"
 	"  forward {\n"
 	"    %a : f32[2,3,5] = input \"a\"\n    %b : f32[5,7] = input \"b\"\n    %x : f32[2,4,6,6] = input \"x\"\n"
 	"    %w : f32[8,2,3,3] = input \"w\"\n    %q : f32[2,4,16,8] = input \"q\"\n"
+	"    %h : bf16[2,4,16,8] = input \"h\"\n"
 	"    %product : f32[2,3,7] = matmul %a, %b {ta=0, tb=0}\n"
 	"    %conv : f32[2,8,4,4] = conv %x, %w {dilations=[1, 1], group=2, layout=0, pads=[0, 0, 0, 0], strides=[1, 1]}\n"
 	"    %all : f32[2,4,16,8], %l : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, scale=1.0}\n"
 	"    %causal : f32[2,4,16,8], %lc : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, right=0, "
 	"scale=1.0}\n"
+	"    %library : bf16[2,4,16,8], %ll : f32[2,4,16] = attention %h, %h, %h {empty=\"nan\", layout=0, library=1, "
+	"right=0, scale=1.0}\n"
 	"    %near : f32[2,4,16,8], %ln : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, left=1, right=1, "
 	"scale=1.0}\n"
 	"    %e : f32[5,7] = exp %b\n    %r : f32[5,7] = relu %b\n    %t : f32[5,3,2] = transpose %a {perm=[2, 1, 0]}\n"
@@ -242,6 +246,7 @@ static Machine ideal(bool cuda, Arena *a)
 	m.of[MACHINE_PROCESSORS] = 1;
 	for (int i = MACHINE_EFF_MATMUL; i <= MACHINE_EFF_ATTENTION_GRAD; i++)
 		m.of[i] = 1;
+	m.of[MACHINE_EFF_ATTENTION_LIBRARY] = 0;
 	m.of[MACHINE_KERNEL] = m.of[MACHINE_TILE] = 0;
 	m.of[MACHINE_LINK_LATENCY] = m.of[MACHINE_NETWORK_LATENCY] = 0;
 	m.of[MACHINE_CONTENTION] = m.of[MACHINE_CONTENTION_COPY] = 1;
@@ -519,12 +524,18 @@ static void rates(void)
 	for (int cuda = 0; cuda < 2; cuda++) {
 		Machine on = ideal(cuda, a);
 		on.of[MACHINE_RANKS] = 1;
-		on.of[MACHINE_FLOPS_F32] = 1e6;
+		on.of[MACHINE_FLOPS_F32] = on.of[MACHINE_FLOPS_BF16] = 1e6;
 		on.of[MACHINE_TILE] = 10;
 		CU_ASSERT(equal(seconds_named(&on, m, "product"), product / 1e6 + (cuda ? 2 * 10 : 0))); /* a tile a sample */
 		on.of[MACHINE_SPECIAL] = 1e5;
 		double products = causal / 1e6, exponentials = values / 1e5;
 		double tiles = (products + exponentials) * (1 + 128 / 8.5);
+		CU_ASSERT(equal(seconds_named(&on, m, "causal"), cuda ? tiles : products));
+		double here = seconds_named(&on, m, "library");
+		CU_ASSERT(equal(here, cuda ? tiles : products));
+		on.of[MACHINE_EFF_ATTENTION_LIBRARY] = 0.5;
+		double half = (2 * products + exponentials) * (1 + 128 / 8.5);
+		CU_ASSERT(equal(seconds_named(&on, m, "library"), cuda ? half : 2 * products));
 		CU_ASSERT(equal(seconds_named(&on, m, "causal"), cuda ? tiles : products));
 	}
 	ir_module_free(m);
