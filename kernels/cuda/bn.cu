@@ -213,8 +213,8 @@ void k_bn_stats_##t(W *mean, W *var, const T *x, int64_t n, int64_t c, int64_t s
 void k_bn_grad_stats_##t(W *sum_dy, W *sum_dy_xhat, const T *dy, const T *x, const W *mean, const W *var, int64_t n, \
 	int64_t c, int64_t s, int layout, double eps, void *work) \
 { \
-	bn_sums<true>(BnStats<D>{sum_dy, sum_dy_xhat, (const D *)x, (const D *)dy, mean, var, eps, (double *)work, n, c, s, \
-		0, 0}, layout); \
+	bn_sums<true>(BnStats<D>{sum_dy, sum_dy_xhat, (const D *)x, (const D *)dy, mean, var, eps, (double *)work, n, c, \
+		s, 0, 0}, layout); \
 }
 BN(float, float, float, f32)
 BN(double, double, double, f64)

@@ -1,8 +1,8 @@
 /* tests/cudasim/graph_run.cpp: computes operation graphs of the emulated cuDNN.
  *
  * The one idea: every tensor is a list of doubles with its dims, rounded to its type when it is made, and an operation
- * is a loop over its result; sums of attention go from the last term to the first.  Nothing here knows of attention, but
- * for which graphs have an engine and how much scratch one would take. */
+ * is a loop over its result; sums of attention go from the last term to the first.  Nothing here knows of attention,
+ * but for which graphs have an engine and how much scratch one would take. */
 #include "tests/cudasim/graphs.h"
 
 #include <cuda_bf16.h>

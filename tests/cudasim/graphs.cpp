@@ -358,6 +358,17 @@ static bool window_fits(const SimBackend *d)
 	return one<int>(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, -1) == CUDNN_CROSS_CORRELATION;
 }
 
+/* Whether the attributes that a descriptor has fit each other; makes the graph of one that has them all. */
+static bool parts_fit(SimBackend *d)
+{
+	switch (d->type) {
+	case OF(TENSOR): return tensor_fits(d);
+	case OF(CONVOLUTION): return window_fits(d);
+	case OF(OPERATIONGRAPH): return graph_fits(d);
+	default: return true;
+	}
+}
+
 /* ---- the life of descriptors ---- */
 
 size_t cudnnGetVersion(void) { return (size_t)sim_setting("CUDASIM_CUDNN", 92801); }
@@ -379,7 +390,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
 	for (const Row &r : rows)
 		if (r.of == d->type && r.wants == WANTED && !has(d, r.name))
 			return CUDNN_STATUS_BAD_PARAM;
-	if (d->finished || (d->type == OF(CONVOLUTION) && !window_fits(d)) || (d->type == OF(TENSOR) && !tensor_fits(d)) || (d->type == OF(OPERATIONGRAPH) && !graph_fits(d)))
+	if (d->finished || !parts_fit(d))
 		return CUDNN_STATUS_BAD_PARAM;
 	if (d->type == OF(ENGINEHEUR))
 		d->graph = part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)->graph;

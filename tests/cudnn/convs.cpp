@@ -46,8 +46,8 @@ static KConvDesc of_square(const Square &s, KDType type, int layout)
 /* Scratch that pass memory plans, without that of copies. */
 static int64_t planned(const KConvDesc &d, ConvKind kind, const ConvPadding &padding)
 {
-	int64_t size = d.dtype == K_F32 ? 4 : d.dtype == K_F64 ? 8 : 2, x[5] = {d.n}, y[5] = {d.n}, w[5] = {d.o, d.c / d.group};
-	int64_t pads[6], copies = size * d.o * d.c / d.group;
+	int64_t size = d.dtype == K_F32 ? 4 : d.dtype == K_F64 ? 8 : 2, pads[6];
+	int64_t x[5] = {d.n}, y[5] = {d.n}, w[5] = {d.o, d.c / d.group}, copies = size * d.o * d.c / d.group;
 	for (int i = 0; i < d.rank; i++) {
 		int at = d.layout ? 1 + i : 2 + i;
 		x[at] = d.in[i], y[at] = d.out[i], w[2 + i] = d.kernel[i];

@@ -1,4 +1,5 @@
-/* tests/cudnn/device.h: what the files of this test share: devices that are only described, and the result of a plan. */
+/* tests/cudnn/device.h: what the files of this test share: devices that are only described, and the result of
+ * a plan. */
 #ifndef TEST_CUDNN_DEVICE_H
 #define TEST_CUDNN_DEVICE_H
 

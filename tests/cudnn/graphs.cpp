@@ -1,5 +1,5 @@
-/* tests/cudnn/graphs.cpp: the real cuDNN, without a GPU, plans the graphs of attention and of convolutions (convs.cpp) that programs
- * make.
+/* tests/cudnn/graphs.cpp: the real cuDNN, without a GPU, plans the graphs of attention and of convolutions
+ * (convs.cpp) that programs make.
  *
  * The library compiles for a device that is only described (ahead of time, cuDNN 9.11 and later), so it says which
  * graphs its engines take and how much scratch they need; it computes nothing.  It wants a driver to be there: driver.c
