@@ -3,7 +3,6 @@
  * Which of the two is decided once, at creation, but for pointers that are not aligned to 16 bytes, which cuDNN does
  * not take: addresses are the plan's, so it is the same kernel in every run. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/cuda/attention_graph.cuh"
 #include "kernels/cuda/prim.cuh"
@@ -61,10 +60,7 @@ static bool on_library(KPrim *p, bool grad, int64_t before)
 	const KAttentionDesc *d = &p->attention;
 	if (!graphs_fit(d) || !version_fits(&d->a, grad))
 		return false;
-	p->graph = (Graph *)calloc(1, sizeof(Graph));
-	if (!p->graph)
-		k_fail("out of memory for a graph");
-	p->graph->handle = prim_dnn();
+	prim_new_graph(p);
 	if (grad)
 		attention_grad_graph(p->graph, &d->a, d->dtype);
 	else
@@ -92,13 +88,6 @@ static KPrim *create(const KAttentionDesc *d, bool grad)
 
 KPrim *k_attention_create(const KAttentionDesc *d) { return create(d, false); }
 KPrim *k_attention_grad_create(const KAttentionDesc *d) { return create(d, true); }
-
-void prim_free_graph(KPrim *p)
-{
-	graph_free(p->graph);
-	free(p->graph);
-	p->graph = NULL;
-}
 
 /* ---- runs ---- */
 

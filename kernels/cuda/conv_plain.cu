@@ -1,9 +1,7 @@
 /* kernels/cuda/conv_plain.cu: convolutions by loops, for what cuDNN does not serve: empty tensors, negative padding,
- * f64 with channels last, and less scratch than its algorithms need.
+ * addresses that are no multiples of 16, and less scratch than its engines need.
  *
  * A thread computes an element of y or dx, a warp an element of dw; a sum has one order for one shape. */
-#include <stdio.h>
-
 #include "kernels/cuda/prim.cuh"
 #include "kernels/cuda/window.cuh"
 #include "kernels/dims.h"
@@ -122,7 +120,7 @@ template <class T, class O> static void run_grad_w(KPrim *p, void *dw, const voi
 			(const T *)dy, s);
 }
 
-void conv_plain(KPrim *p)
+PrimRun *conv_plain_run(const KPrim *p)
 {
 	static PrimRun *const images[4] = {run<float>, run<double>, run<F16>, run<Bf16>};
 	static PrimRun *const filters[2][4] = {
@@ -131,6 +129,5 @@ void conv_plain(KPrim *p)
 	KDType t = p->conv.dtype;
 	if (t > K_BF16)
 		k_fail("conv has no kernel for dtype %d", (int)t);
-	snprintf(p->impl, sizeof p->impl, "own:plain");
-	p->run = p->kind == CONV_GRAD_W ? filters[p->conv.to == K_F32][t] : images[t];
+	return p->kind == CONV_GRAD_W ? filters[p->conv.to == K_F32][t] : images[t];
 }

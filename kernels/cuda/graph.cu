@@ -57,8 +57,8 @@ static GraphTensor tensor(Graph *g, int64_t uid, cudnnDataType_t type, Dims dim,
 	put(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
 	put(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
 	put(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
-	put(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim.at);
-	put(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride.at);
+	put(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, dim.n, dim.at);
+	put(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, stride.n, stride.at);
 	if (storage != MEMORY)
 		put(g, d, storage == NUMBER ? CUDNN_ATTR_TENSOR_IS_BY_VALUE : CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN,
 			1, &yes);
@@ -76,9 +76,14 @@ GraphTensor graph_number(Graph *g, int64_t uid, cudnnDataType_t type)
 	return tensor(g, uid, type, {{1, 1, 1, 1}}, {{1, 1, 1, 1}}, NUMBER);
 }
 
+GraphTensor graph_between(Graph *g, cudnnDataType_t type, Dims dim, Dims stride)
+{
+	return tensor(g, GRAPH_OWN + g->own++, type, dim, stride, VIRTUAL);
+}
+
 GraphTensor graph_virtual(Graph *g, cudnnDataType_t type, Dims dim)
 {
-	return tensor(g, GRAPH_OWN + g->own++, type, dim, packed(dim), VIRTUAL);
+	return graph_between(g, type, dim, packed(dim));
 }
 
 /* ---- operations ---- */
@@ -156,7 +161,7 @@ GraphTensor graph_reduce(Graph *g, cudnnReduceTensorOp_t kind, GraphTensor x, Gr
 GraphTensor graph_transpose(Graph *g, GraphTensor x, cudnnDataType_t type, Dims stride)
 {
 	Dims dim = {{x.dim.at[0], x.dim.at[1], x.dim.at[3], x.dim.at[2]}};
-	GraphTensor y = tensor(g, GRAPH_OWN + g->own++, type, dim, stride, VIRTUAL);
+	GraphTensor y = graph_between(g, type, dim, stride);
 	cudnnBackendDescriptor_t op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 	put_part(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.desc);
 	put_part(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.desc);
@@ -164,13 +169,61 @@ GraphTensor graph_transpose(Graph *g, GraphTensor x, cudnnDataType_t type, Dims 
 	return y;
 }
 
+/* ---- convolutions ---- */
+
+#define CONV(kind, name, x, w, y) {CUDNN_BACKEND_OPERATION_CONVOLUTION_##kind##_DESCRIPTOR, \
+	CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_ALPHA, \
+	CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##x, \
+	CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##w, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##y}
+static const struct { cudnnBackendDescriptorType_t kind; cudnnBackendAttributeName_t how, alpha, beta, x, w, y; }
+	convs[] = {CONV(FORWARD, FORWARD, X, W, Y), CONV(BACKWARD_DATA, BWD_DATA, DX, W, DY),
+		CONV(BACKWARD_FILTER, BWD_FILTER, X, DW, DY)};
+#undef CONV
+
+static cudnnBackendDescriptor_t windows(Graph *g, const GraphWindow &w, int64_t n, cudnnDataType_t compute)
+{
+	const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+	cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, n, w.pad);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, n, w.pad);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, n, w.stride);
+	put(g, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, n, w.dilation);
+	finish(g, d, "a convolution's description");
+	return d;
+}
+
+void graph_conv(Graph *g, cudnnBackendDescriptorType_t kind, const GraphWindow &window, cudnnDataType_t compute,
+	GraphTensor x, GraphTensor w, GraphTensor y)
+{
+	const float one = 1, zero = 0;
+	const double wide_one = 1, wide_zero = 0;
+	bool wide = compute == CUDNN_DATA_DOUBLE;
+	cudnnBackendAttributeType_t scalar = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+	cudnnBackendDescriptor_t how = windows(g, window, x.dim.n - 2, compute), op = make(g, kind);
+	for (const auto &c : convs) {
+		if (c.kind != kind)
+			continue;
+		put_part(g, op, c.how, how);
+		put(g, op, c.alpha, scalar, 1, wide ? (const void *)&wide_one : &one);
+		put(g, op, c.beta, scalar, 1, wide ? (const void *)&wide_zero : &zero);
+		put_part(g, op, c.x, x.desc);
+		put_part(g, op, c.w, w.desc);
+		put_part(g, op, c.y, y.desc);
+	}
+	add_op(g, op, "a convolution");
+}
+
 /* ---- plans ---- */
 
 enum { PROPOSALS = 16, NOTES = CUDNN_NUMERICAL_NOTE_TYPE_COUNT };
 
-/* Whether an engine gives the same bits in every run; *engine gets its number. */
-static bool same_bits(cudnnBackendDescriptor_t config, int64_t *number)
+/* Whether an engine gives the same bits in every run, and has no note that the graph refuses, which gets its number. */
+static bool wanted(Graph *g, cudnnBackendDescriptor_t config)
 {
+	const unsigned refused = g->refused | 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
 	cudnnBackendDescriptor_t engine = NULL;
 	cudnnBackendNumericalNote_t note[NOTES];
 	int64_t n = 0, notes = 0;
@@ -180,10 +233,10 @@ static bool same_bits(cudnnBackendDescriptor_t config, int64_t *number)
 			&engine) == CUDNN_STATUS_SUCCESS
 		&& cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, NOTES, &notes,
 			note) == CUDNN_STATUS_SUCCESS
-		&& cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, number)
-			== CUDNN_STATUS_SUCCESS;
+		&& cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n,
+			&g->engine) == CUDNN_STATUS_SUCCESS;
 	for (int64_t i = 0; i < notes && i < NOTES; i++)
-		known = known && note[i] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+		known = known && !(refused >> note[i] & 1);
 	cudnnBackendDestroyDescriptor(engine);
 	return known;
 }
@@ -193,7 +246,7 @@ static bool take(Graph *g, cudnnBackendDescriptor_t config, int64_t work_bytes)
 {
 	cudnnBackendDescriptor_t plan = NULL;
 	int64_t n = 0, work = 0;
-	if (!same_bits(config, &g->engine)
+	if (!wanted(g, config)
 		|| cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS)
 		return false;
 	cudnnStatus_t where = g->device
@@ -245,7 +298,8 @@ bool graph_plan(Graph *g, int64_t work_bytes)
 	if (!g->device)
 		put(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->handle);
 	finish(g, graph, "the graph");
-	return g->status == CUDNN_STATUS_SUCCESS && propose(g, graph, CUDNN_HEUR_MODE_A, work_bytes);
+	return g->status == CUDNN_STATUS_SUCCESS && (propose(g, graph, CUDNN_HEUR_MODE_A, work_bytes)
+		|| propose(g, graph, CUDNN_HEUR_MODE_FALLBACK, work_bytes));
 }
 
 cudnnStatus_t graph_run(const Graph *g, int n, const int64_t *uid, void *const *at, void *work)

@@ -1,5 +1,5 @@
-/* kernels/cuda/graph.cuh: operation graphs of cuDNN, of its backend API alone: tensors of four dims, operations on
- * them, and a plan that runs them all as one or a few kernels.
+/* kernels/cuda/graph.cuh: operation graphs of cuDNN, of its backend API alone: tensors of four or five dims, operations
+ * on them, and a plan that runs them all as one or a few kernels.
  *
  * A graph is made op by op.  The first call that the library refuses is remembered, later ones do nothing, and
  * graph_plan says so: a caller tests once.  Tensors that a run is given have a number of the caller's, below
@@ -14,7 +14,7 @@
 
 enum { GRAPH_OWN = 100, GRAPH_DESCRIPTORS = 128, GRAPH_OPS = 40 };
 
-struct Dims { int64_t at[4]; };
+struct Dims { int64_t at[5]; int n = 4; };
 
 /* desc is NULL where the graph has failed. */
 struct GraphTensor { cudnnBackendDescriptor_t desc; cudnnDataType_t type; Dims dim; };
@@ -27,6 +27,7 @@ struct Graph {
 	cudnnBackendDescriptor_t made[GRAPH_DESCRIPTORS], op[GRAPH_OPS];
 	int n_made, n_ops;
 	int64_t own;                     /* virtual tensors */
+	unsigned refused;                /* bits of cudnnBackendNumericalNote_t: engines that have one are not taken */
 	cudnnBackendDescriptor_t plan;   /* what graph_plan has found */
 	int64_t work, engine;            /* bytes of scratch of a run; the engine's number */
 };
@@ -34,8 +35,11 @@ struct Graph {
 /* Strides of elements that follow each other. */
 static inline Dims packed(Dims dim)
 {
-	int64_t n1 = dim.at[3], n2 = n1 * dim.at[2];
-	return {{n2 * dim.at[1], n2, n1, 1}};
+	Dims stride = {{}, dim.n};
+	int64_t step = 1;
+	for (int i = dim.n - 1; i >= 0; step *= dim.at[i], i--)
+		stride.at[i] = step;
+	return stride;
 }
 
 /* ---- tensors ---- */
@@ -44,7 +48,8 @@ static inline Dims packed(Dims dim)
 GraphTensor graph_tensor(Graph *g, int64_t uid, cudnnDataType_t type, Dims dim, Dims stride);
 /* One number, whose address on the host a run is given; it is read before the run returns. */
 GraphTensor graph_number(Graph *g, int64_t uid, cudnnDataType_t type);
-/* What an operation makes for others, packed. */
+/* What an operation makes for others, with strides, or packed. */
+GraphTensor graph_between(Graph *g, cudnnDataType_t type, Dims dim, Dims stride);
 GraphTensor graph_virtual(Graph *g, cudnnDataType_t type, Dims dim);
 
 /* ---- operations: each makes a virtual tensor, or `to` where that is given ---- */
@@ -59,10 +64,19 @@ GraphTensor graph_reduce(Graph *g, cudnnReduceTensorOp_t op, GraphTensor x, Grap
 /* y has x's elements, dims 2 and 3 swapped. */
 GraphTensor graph_transpose(Graph *g, GraphTensor x, cudnnDataType_t type, Dims stride);
 
+/* How the window of a convolution moves along each spatial dim, all but the first two dims of its tensors. */
+struct GraphWindow { int64_t pad[3], stride[3], dilation[3]; };
+
+/* kind: one of CUDNN_BACKEND_OPERATION_CONVOLUTION_*_DESCRIPTOR, which makes y, x or w of the other two: x (n, c,
+ * in...), w (o, c / groups, kernel...), y (n, o, out...), in the order in memory that their strides say.  Summed in
+ * `compute`. */
+void graph_conv(Graph *g, cudnnBackendDescriptorType_t kind, const GraphWindow &window, cudnnDataType_t compute,
+	GraphTensor x, GraphTensor w, GraphTensor y);
+
 /* ---- plans ---- */
 
-/* Takes the first engine that the library proposes that sums in the same order in every run and needs at most
- * work_bytes.  False if there is none, or if the graph has failed. */
+/* Takes the first engine that the library proposes that sums in the same order in every run, has no note that is
+ * refused, and needs at most work_bytes.  False if there is none, or if the graph has failed. */
 bool graph_plan(Graph *g, int64_t work_bytes);
 /* Runs the plan on the handle's stream, with n tensors of these numbers at these addresses. */
 cudnnStatus_t graph_run(const Graph *g, int n, const int64_t *uid, void *const *at, void *work);

@@ -10,8 +10,7 @@
 #include <cudnn.h>
 
 #include "kernels/cuda/common.cuh"
-
-typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
+#include "kernels/cuda/conv_graph.cuh"
 
 /* A product as cublasLt sees it: column-major, so its A is our b and its B our a. */
 struct LtProduct {
@@ -24,20 +23,13 @@ struct LtProduct {
 	const float *a_scale, *b_scale; /* of 8-bit floats, of our a and b; NULL = 1 */
 };
 
-/* A convolution as cuDNN sees it.  Offsets are into work. */
+/* What a convolution on cuDNN has beside its graph.  Offsets are into work, which begins with the graph's scratch. */
 struct DnnConv {
-	cudnnTensorDescriptor_t x, y, bias;
-	cudnnActivationDescriptor_t identity;
-	cudnnFilterDescriptor_t w;
-	cudnnConvolutionDescriptor_t conv;
-	int algo;              /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t */
-	int64_t bytes;         /* bytes of workspace, which is at the start of work */
-	bool fused_bias;       /* until the library refuses the shape; then a kernel adds the bias */
+	ConvPadding padding;   /* with rims: x is copied with rims of zeros to x_at */
+	bool fused_bias;       /* the graph adds it; else a kernel */
 	bool repack;           /* channels last: filters are copied as (O, kernel, I) to w_at */
 	bool widen;            /* the 16-bit gradient at w_at becomes f32 */
-	bool repad;            /* x is copied, with rims of zeros, to x_at */
 	int64_t w_at, x_at;
-	int64_t before[3], padded[3]; /* of x, by spatial dim: the rim at the beginning; the size with both rims */
 };
 
 enum { PRIM_MAX_PRODUCTS = 7 };
@@ -55,13 +47,15 @@ struct KPrim {
 	KLossHeadDesc head;
 	KRecurrenceDesc recurrence;
 	KAttentionDesc attention;
-	struct Graph *graph;   /* of an attention that cuDNN serves, else NULL */
+	Graph *graph;          /* of an attention or a convolution that cuDNN serves, else NULL */
 	KPrim *product[PRIM_MAX_PRODUCTS]; /* of a loss head, of a step of a recurrence */
 };
 
 /* ---- state.cu ---- */
 
 KPrim *prim_new(void);
+void prim_new_graph(KPrim *p); /* empty, for cuDNN's handle */
+void prim_free_graph(KPrim *p);
 cublasLtHandle_t prim_lt(void);
 cudnnHandle_t prim_dnn(void); /* on k_stream */
 bool prim_tf32(void);
@@ -87,14 +81,9 @@ enum { PROPOSALS = 8, TUNE_PROPOSALS = 16 }; /* that the library is asked for */
 bool tune_on(void);
 void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n);
 
-/* Of attention_dnn.cu: destroys p's graph. */
-void prim_free_graph(KPrim *p);
-
-/* Of conv.cu: destroys the descriptors. */
-void prim_free_dnn(DnnConv *c);
-
-/* Of matmul_tiled.cu and conv_plain.cu: make p run our own kernels, for any shape and dtype, without work. */
+/* Of matmul_tiled.cu and conv_plain.cu: our own kernels, for any shape and dtype, without work: makes p run them, and
+ * what runs them for p. */
 void matmul_tiled(KPrim *p);
-void conv_plain(KPrim *p);
+PrimRun *conv_plain_run(const KPrim *p);
 
 #endif

@@ -85,6 +85,21 @@ KPrim *prim_new(void)
 	return p;
 }
 
+void prim_new_graph(KPrim *p)
+{
+	p->graph = (Graph *)calloc(1, sizeof(Graph));
+	if (!p->graph)
+		k_fail("out of memory for a graph");
+	p->graph->handle = prim_dnn();
+}
+
+void prim_free_graph(KPrim *p)
+{
+	graph_free(p->graph);
+	free(p->graph);
+	p->graph = NULL;
+}
+
 void k_prim_free(KPrim *p)
 {
 	if (!p)
@@ -94,9 +109,6 @@ void k_prim_free(KPrim *p)
 		cublasLtMatrixLayoutDestroy(p->lt.a);
 		cublasLtMatrixLayoutDestroy(p->lt.b);
 		cublasLtMatrixLayoutDestroy(p->lt.y);
-	}
-	if (p->dnn.conv) {
-		prim_free_dnn(&p->dnn);
 	}
 	if (p->graph)
 		prim_free_graph(p);

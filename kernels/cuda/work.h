@@ -130,11 +130,14 @@ static inline int64_t kwork_cuda_norm_grad(const KWorkArgs *a)
 	return kwork_norm_blocks(rows, cols) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
 }
 
-/* Batch norm's statistics: two f64 for each chunk and channel. */
+/* Batch norm's statistics: two f64 for each chunk and channel.  With channels last a block has up to 256 channels, else
+ * one, and 16384 elements or more; all channels have about four blocks for each of an H100's processors. */
+enum { K_BN_BLOCKS = 512, K_BN_ELEMENTS = 16384, K_BN_CHANNELS = 256 };
 static inline int64_t kwork_bn_chunks(int64_t rows, int64_t c, int layout)
 {
-	return layout ? kwork_clamp(rows / 64, 1, kwork_clamp(32768 / (c + 1), 1, 1024))
-		: kwork_clamp(rows / 1024, 1, kwork_clamp(4096 / (c + 1), 1, 1024));
+	int64_t channels = !layout ? 1 : kwork_clamp(c, 1, K_BN_CHANNELS), tiles = (c + channels - 1) / channels;
+	int64_t most = K_BN_BLOCKS / tiles, wanted = rows / ((K_BN_ELEMENTS + channels - 1) / channels);
+	return kwork_clamp(wanted < most ? wanted : most, 1, K_BN_BLOCKS);
 }
 static inline int64_t kwork_cuda_bn(const KWorkArgs *a)
 {

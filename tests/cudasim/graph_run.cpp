@@ -1,8 +1,8 @@
 /* tests/cudasim/graph_run.cpp: computes operation graphs of the emulated cuDNN.
  *
  * The one idea: every tensor is a list of doubles with its dims, rounded to its type when it is made, and an operation
- * is a loop over its result; sums go from the last term to the first.  Nothing here knows of attention, but for which
- * graphs have an engine and how much scratch one would take. */
+ * is a loop over its result; sums of attention go from the last term to the first.  Nothing here knows of attention,
+ * but for which graphs have an engine and how much scratch one would take. */
 #include "tests/cudasim/graphs.h"
 
 #include <cuda_bf16.h>
@@ -19,10 +19,29 @@ typedef std::map<int64_t, std::vector<double>> Contents;
 
 static bool of_16_bits(const SimNode &t) { return t.type == CUDNN_DATA_HALF || t.type == CUDNN_DATA_BFLOAT16; }
 
+/* A convolution stands alone, or a forward one before a bias; all its tensors of memory have one type, which is not
+ * narrower than that of its sums. */
+static bool conv_served(const SimGraph &g)
+{
+	const SimOp &op = g.op[0];
+	const SimNode &x = g.tensor.at(op.x);
+	bool wide = x.type == CUDNN_DATA_DOUBLE;
+	for (const auto &at : g.tensor)
+		if (at.second.is_virtual ? at.second.type != op.window.compute : at.second.type != x.type)
+			return false;
+	if (!sim_is_conv(op) || g.convs > 1 || g.op.size() > 2 || wide != (op.window.compute == CUDNN_DATA_DOUBLE))
+		return false;
+	return g.op.size() == 1 || (op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+		&& g.op[1].mode == CUDNN_POINTWISE_ADD && g.op[1].x == op.y && sim_numel(g.tensor.at(g.op[1].b))
+			== g.tensor.at(op.y).dim[1]);
+}
+
 /* Attention has two products, its gradient five; heads are rows of at most 128 elements, by 8, and their elements
  * follow each other. */
 bool sim_graph_served(const SimGraph &g)
 {
+	if (g.convs)
+		return conv_served(g);
 	if (g.products != 2 && g.products != 5)
 		return false;
 	for (const auto &at : g.tensor) {
@@ -39,12 +58,20 @@ bool sim_graph_served(const SimGraph &g)
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* A gradient keeps pairs in tiles, and results by query head that are summed over groups. */
+static int64_t size_of(const SimNode &t) { return t.type == CUDNN_DATA_DOUBLE ? 8 : of_16_bits(t) ? 2 : 4; }
+
+/* A gradient of attention keeps pairs in tiles, and results by query head that are summed over groups; a convolution a
+ * copy of its filters, or two of their gradient. */
 int64_t sim_graph_work(const SimGraph &g)
 {
 	int64_t bytes = 0;
 	for (const SimOp &op : g.op) {
 		const SimNode &x = g.tensor.at(op.x), &y = g.tensor.at(op.y);
+		if (sim_is_conv(op)) {
+			SimConvParts parts = sim_conv_parts(op);
+			const SimNode &w = g.tensor.at(parts.w);
+			return (parts.kind == SIM_CONV_GRAD_W ? 2 : 1) * sim_numel(w) * size_of(w) + 40;
+		}
 		if (op.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !y.is_virtual && x.type == CUDNN_DATA_FLOAT)
 			bytes += x.dim[0] * x.dim[1] * up(x.dim[2], 128) * up(x.dim[3], 128) * 2;
 		if (op.kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR && of_16_bits(x))
@@ -62,6 +89,7 @@ static double rounded(double x, cudnnDataType_t t)
 	case CUDNN_DATA_HALF: return __half2float(__float2half_rn((float)x));
 	case CUDNN_DATA_INT32: return (double)(int32_t)x;
 	case CUDNN_DATA_BOOLEAN: return x != 0;
+	case CUDNN_DATA_DOUBLE: return x;
 	default: return (double)(float)x;
 	}
 }
@@ -69,7 +97,7 @@ static double rounded(double x, cudnnDataType_t t)
 static int64_t offset_of(const SimNode &t, int64_t i)
 {
 	int64_t at = 0;
-	for (int d = 3; d >= 0; i /= t.dim[d], d--)
+	for (int d = t.n - 1; d >= 0; i /= t.dim[d], d--)
 		at += i % t.dim[d] * t.stride[d];
 	return at;
 }
@@ -80,6 +108,7 @@ static double read(const void *p, const SimNode &t, int64_t i)
 	case CUDNN_DATA_BFLOAT16: return __bfloat162float(__ushort_as_bfloat16(((const unsigned short *)p)[i]));
 	case CUDNN_DATA_HALF: return __half2float(__ushort_as_half(((const unsigned short *)p)[i]));
 	case CUDNN_DATA_INT32: return ((const int32_t *)p)[i];
+	case CUDNN_DATA_DOUBLE: return ((const double *)p)[i];
 	default: return ((const float *)p)[i];
 	}
 }
@@ -88,6 +117,8 @@ static void write(void *p, const SimNode &t, int64_t i, double x)
 {
 	if (t.type == CUDNN_DATA_FLOAT)
 		((float *)p)[i] = (float)x;
+	else if (t.type == CUDNN_DATA_DOUBLE)
+		((double *)p)[i] = x;
 	else
 		((unsigned short *)p)[i] = t.type == CUDNN_DATA_BFLOAT16 ? __bfloat16_as_ushort(__float2bfloat16_rn((float)x))
 			: __half_as_ushort(__float2half_rn((float)x));
@@ -97,7 +128,7 @@ static void write(void *p, const SimNode &t, int64_t i, double x)
 static double spread(const std::vector<double> &of, const SimNode &x, const SimNode &y, int64_t i)
 {
 	int64_t at = 0, step = 1;
-	for (int d = 3; d >= 0; i /= y.dim[d], d--) {
+	for (int d = y.n - 1; d >= 0; i /= y.dim[d], d--) {
 		at += i % y.dim[d] % x.dim[d] * step;
 		step *= x.dim[d];
 	}
@@ -129,7 +160,7 @@ static void run_pointwise(const SimGraph &g, const SimOp &op, Contents &c)
 	const SimNode &y = g.tensor.at(op.y), &x = g.tensor.at(op.x);
 	for (int64_t i = 0; i < sim_numel(y); i++) {
 		int64_t index = i;
-		for (int d = 3; d > op.axis; d--)
+		for (int d = y.n - 1; op.axis >= 0 && d > op.axis; d--)
 			index /= y.dim[d];
 		double b = op.b ? spread(c[op.b], g.tensor.at(op.b), y, i) : 0;
 		double t = op.t ? spread(c[op.t], g.tensor.at(op.t), y, i) : 0;
@@ -178,6 +209,34 @@ static void run_transpose(const SimGraph &g, const SimOp &op, Contents &c)
 		c[op.y][(size_t)i] = c[op.x][(size_t)(i / (m * n) * m * n + i % n * m + i / n % m)];
 }
 
+static double round_tf32(double x)
+{
+	unsigned u = __float_as_uint((float)x);
+	return x - x == 0 ? __uint_as_float((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
+}
+
+static void run_conv(const SimGraph &g, const SimOp &op, Contents &c)
+{
+	SimConvParts parts = sim_conv_parts(op);
+	const SimNode &x = g.tensor.at(parts.x), &w = g.tensor.at(parts.w), &y = g.tensor.at(parts.y);
+	SimConv s = {x.dim[0], x.dim[1], y.dim[1], x.dim[1] / w.dim[1], {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
+		{1, 1, 1}, {}};
+	for (int i = 0; i < op.window.n; i++) {
+		int at = 3 - op.window.n + i;
+		s.in[at] = x.dim[2 + i];
+		s.out[at] = y.dim[2 + i];
+		s.kernel[at] = w.dim[2 + i];
+		s.stride[at] = op.window.stride[i];
+		s.dilation[at] = op.window.dilation[i];
+		s.pad[at] = op.window.pad[i];
+	}
+	for (int64_t uid : {op.x, op.b})
+		for (double &v : c[uid])
+			v = g.engine == SIM_TF32 ? round_tf32(v) : v;
+	std::fill(c[op.y].begin(), c[op.y].end(), 0);
+	sim_convolve(parts.kind, s, c[parts.x].data(), c[parts.w].data(), c[parts.y].data());
+}
+
 static void compute(const SimGraph &g, const SimGiven &given, Contents c)
 {
 	if (int64_t bytes = sim_graph_work(g))
@@ -193,7 +252,7 @@ static void compute(const SimGraph &g, const SimGiven &given, Contents c)
 	}
 	for (const SimOp &op : g.op) {
 		const SimNode &y = g.tensor.at(op.y);
-		(op.kind == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR ? run_pointwise
+		(sim_is_conv(op) ? run_conv : op.kind == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR ? run_pointwise
 			: op.kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR ? run_reduction
 			: op.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR ? run_product : run_transpose)(g, op, c);
 		for (int64_t i = 0; i < sim_numel(y); i++) {
@@ -228,8 +287,8 @@ void sim_graph_run(cudaStream_t stream, std::shared_ptr<const SimGraph> g, const
 		if (t.is_virtual)
 			continue;
 		void *p = given.at.at(at.first);
-		int64_t last = 0, size = of_16_bits(t) ? 2 : 4;
-		for (int d = 0; d < 4; d++)
+		int64_t last = 0, size = size_of(t);
+		for (int d = 0; d < t.n; d++)
 			last += (t.dim[d] - 1) * t.stride[d];
 		if (t.by_value) {
 			numbers[at.first] = {read(p, t, 0)};

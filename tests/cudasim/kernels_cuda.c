@@ -245,8 +245,60 @@ static void check_odd_moves(void)
 	case_equal("copy to an odd place", s.odd, x.even, n * 4 - 3);
 }
 
+static void run_conv(KPrim *p, int which, Twice y, Twice x, Twice w, bool odd, void *work)
+{
+	void *to[] = {y.even, x.even, w.even}, *at[] = {y.odd, x.odd, w.odd}, **use = odd ? at : to;
+	if (which == 0)
+		k_conv_run(p, use[0], use[1], use[2], NULL, work);
+	else if (which == 1)
+		k_conv_grad_x_run(p, use[1], use[0], use[2], NULL, work);
+	else
+		k_conv_grad_w_run(p, use[2], use[1], use[0], work);
+}
+
+/* cuDNN takes the convolution and its gradients at even places, and our own loops at others. */
+static void check_odd_conv(void)
+{
+	KConvDesc d = {.dtype = K_BF16, .to = K_BF16, .rank = 2, .n = 2, .c = 16, .o = 8, .group = 1, .in = {6, 5},
+		.out = {6, 5}, .kernel = {3, 3}, .stride = {1, 1}, .dilation = {1, 1}, .pad = {1, 1}, .pad_end = {1, 1},
+		.layout = 1, .work_bytes = 1 << 20};
+	int64_t numel[] = {2 * 8 * 30, 2 * 16 * 30, 8 * 16 * 9};
+	void *work = case_alloc(1 << 20);
+	Twice all[3];
+	for (int which = 0; which < 3; which++) {
+		KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
+		for (int i = 0; i < 3; i++)
+			all[i] = twice(case_halves(case_floats(numel[i], -1, 1), numel[i], K_BF16), numel[i] * 2, 2);
+		run_conv(p, which, all[0], all[1], all[2], false, work);
+		case_sync();
+		case_true(strstr(k_prim_impl(p), "engine") != NULL, k_prim_impl(p));
+		run_conv(p, which, all[0], all[1], all[2], true, work);
+		case_true(strstr(k_prim_impl(p), "own where not aligned") != NULL, k_prim_impl(p));
+		same_halves("a convolution at an odd place", all[which], numel[which]);
+		k_prim_free(p);
+	}
+}
+
+static void check_odd_batch_norm(int64_t n, int64_t c, int64_t s, int layout)
+{
+	int64_t all = n * c * s, dim[3] = {n, layout ? s : c, layout ? c : s};
+	Twice x = twice(case_halves(case_floats(all, 2, 4), all, K_BF16), all * 2, 2);
+	Twice dy = twice(case_halves(case_floats(all, -1, 1), all, K_BF16), all * 2, 2);
+	float *even = case_alloc(4 * c * 4), *odd = case_alloc(4 * c * 4);
+	void *work = case_work("bn_stats", (KWorkArgs){.in = {{3, dim, 2}, {3, dim, 2}}, .layout = layout});
+	k_bn_stats_bf16(even, even + c, x.even, n, c, s, layout, work);
+	k_bn_grad_stats_bf16(even + 2 * c, even + 3 * c, dy.even, x.even, even, even + c, n, c, s, layout, 1e-5, work);
+	case_sync();
+	k_bn_stats_bf16(odd, odd + c, x.odd, n, c, s, layout, work);
+	k_bn_grad_stats_bf16(odd + 2 * c, odd + 3 * c, dy.odd, x.odd, even, even + c, n, c, s, layout, 1e-5, work);
+	case_close("bn_stats and bn_grad_stats at an odd place", odd, doubles(even, 4 * c), 4 * c, 1e-6);
+}
+
 void case_cuda_odd(void)
 {
+	check_odd_conv();
+	check_odd_batch_norm(2, 64, 3000, 1);
+	check_odd_batch_norm(2, 3, 24000, 0);
 	check_odd_norm(5, 64);
 	check_odd_norm(3, 770); /* rows of 16 bits that no 16 bytes divide */
 	check_odd_norm(2, 9001);

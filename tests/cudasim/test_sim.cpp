@@ -561,6 +561,33 @@ static cudnnStatus_t sum_of(cudnnBackendDescriptor_t x, cudnnHandle_t handle)
 	return s;
 }
 
+/* The description of a window of `dims` spatial dims, three of whose lists have two elements and one `strides`. */
+static cudnnStatus_t window_of(int64_t dims, int64_t strides, cudnnConvolutionMode_t mode)
+{
+	const int64_t zero[] = {0, 0, 0}, one[] = {1, 1, 1};
+	const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
+	cudnnBackendDescriptor_t d;
+	cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, &d);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, zero);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, zero);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides, one);
+	cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, one);
+	cudnnStatus_t s = cudnnBackendFinalize(d);
+	cudnnBackendDestroyDescriptor(d);
+	return s;
+}
+
+static void test_windows(void)
+{
+	check(window_of(2, 2, CUDNN_CROSS_CORRELATION) == CUDNN_STATUS_SUCCESS, "a window");
+	check(window_of(3, 2, CUDNN_CROSS_CORRELATION) == CUDNN_STATUS_BAD_PARAM, "lists that are too short");
+	check(window_of(2, 3, CUDNN_CROSS_CORRELATION) == CUDNN_STATUS_BAD_PARAM, "a list that is too long");
+	check(window_of(2, 2, CUDNN_CONVOLUTION) == CUDNN_STATUS_BAD_PARAM, "a window that is turned over");
+}
+
 static void test_descriptors(void)
 {
 	cudnnBackendDescriptor_t d;
@@ -608,6 +635,7 @@ int main(void)
 	test_events();
 	test_graphs();
 	test_descriptors();
+	test_windows();
 	printf("test_sim: %s\n", failures ? "failed" : "ok");
 	return failures != 0;
 }

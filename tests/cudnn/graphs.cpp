@@ -1,4 +1,5 @@
-/* tests/cudnn/graphs.cpp: the real cuDNN, without a GPU, plans the graphs of attention that programs make.
+/* tests/cudnn/graphs.cpp: the real cuDNN, without a GPU, plans the graphs of attention and of convolutions
+ * (convs.cpp) that programs make.
  *
  * The library compiles for a device that is only described (ahead of time, cuDNN 9.11 and later), so it says which
  * graphs its engines take and how much scratch they need; it computes nothing.  It wants a driver to be there: driver.c
@@ -10,6 +11,7 @@
 
 #include "kernels/cuda/attention_graph.cuh"
 #include "kernels/cuda/work.h"
+#include "tests/cudnn/device.h"
 
 static void fail(const char *fmt, ...)
 {
@@ -27,7 +29,7 @@ void (*k_fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2))) = fai
 
 /* ---- devices ---- */
 
-struct Device { const char *name; int version, processors, shared; };
+const Device h100 = {"H100", 900, 132, 232448}, a100 = {"A100", 800, 108, 166912};
 
 /* What the library asks of a device, in the text that it writes itself. */
 static cudnnBackendDescriptor_t describe(const Device &device)
@@ -53,7 +55,39 @@ static cudnnBackendDescriptor_t describe(const Device &device)
 	return d;
 }
 
-/* ---- graphs ---- */
+Graph *graph_for(const Device &device)
+{
+	Graph *g = (Graph *)calloc(1, sizeof(Graph));
+	if (!g)
+		fail("out of memory");
+	g->device = describe(device);
+	return g;
+}
+
+void graph_release(Graph *g)
+{
+	cudnnBackendDestroyDescriptor(g->device);
+	graph_free(g);
+	free(g);
+}
+
+bool plan_is(Graph *g, const Device &device, KDType type, const char *what, int64_t work, bool wanted)
+{
+	static const char *const names[] = {"f32", "f64", "f16", "bf16"};
+	char why[4096] = "";
+	bool ok = graph_plan(g, work);
+	if (!ok)
+		cudnnGetLastErrorString(why, sizeof why);
+	printf("%s %-5s %-4s %-50s ", ok == wanted ? "ok  " : "FAIL", device.name, names[type], what);
+	if (ok)
+		printf("engine %d, scratch %lld of %lld\n", (int)g->engine, (long long)g->work, (long long)work);
+	else
+		printf("refused%s%s%s\n", g->failed ? ": " : "", g->failed ? g->failed : "", wanted ? why : "");
+	fflush(stdout);
+	return ok == wanted;
+}
+
+/* ---- attention ---- */
 
 struct Case { const char *name; KAttention a; };
 
@@ -90,42 +124,25 @@ static int64_t planned(const KAttention &a, bool grad)
 	return grad ? kwork_cuda_attention_grad(&args) - kwork_dnn_sums(a.b * a.h * a.t) : kwork_cuda_attention(&args);
 }
 
-static bool planned_by_library(const Case &c, const Device &device, KDType type, bool grad, bool wanted)
+static bool takes(const Case &c, const Device &device, KDType type, bool grad, bool wanted = true)
 {
-	Graph *g = (Graph *)calloc(1, sizeof(Graph));
+	Graph *g = graph_for(device);
 	KAttention a = c.a;
-	char why[4096] = "";
+	char what[100];
 	a.scale = 0.125f;
-	g->device = describe(device);
 	if (grad)
 		attention_grad_graph(g, &a, type);
 	else
 		attention_graph(g, &a, type, true);
-	bool ok = graph_plan(g, planned(a, grad));
-	if (!ok)
-		cudnnGetLastErrorString(why, sizeof why);
-	printf("%s %-5s %-4s %-8s %-30s ", ok == wanted ? "ok  " : "FAIL", device.name, type == K_BF16 ? "bf16" : "f16",
-		grad ? "gradient" : "forward", c.name);
-	if (ok)
-		printf("engine %d, scratch %lld of %lld\n", (int)g->engine, (long long)g->work, (long long)planned(a, grad));
-	else
-		printf("refused%s%s%s\n", g->failed ? ": " : "", g->failed ? g->failed : "", wanted ? why : "");
-	fflush(stdout);
-	cudnnBackendDestroyDescriptor(g->device);
-	graph_free(g);
-	free(g);
-	return ok;
-}
-
-static bool takes(const Case &c, const Device &device, KDType type, bool grad)
-{
-	return planned_by_library(c, device, type, grad, true);
+	snprintf(what, sizeof what, "%-8s %s", grad ? "gradient" : "forward", c.name);
+	bool as_wanted = plan_is(g, device, type, what, planned(a, grad), wanted);
+	graph_release(g);
+	return as_wanted;
 }
 
 int main(void)
 {
 	static const Case odd = {"heads of 12 elements", {.b = 1, .h = 2, .hk = 2, .t = 64, .s = 64, .d = 12, .dv = 12}};
-	static const Device h100 = {"H100", 900, 132, 232448}, a100 = {"A100", 800, 108, 166912};
 	int failed = 0;
 	printf("cuDNN %zu\n", cudnnGetVersion());
 	for (const Case &c : cases)
@@ -133,7 +150,7 @@ int main(void)
 			failed += !takes(c, h100, grad ? K_F16 : K_BF16, grad);
 	for (int grad = 0; grad < 2; grad++)
 		failed += !takes(cases[1], a100, K_BF16, grad) + !takes(cases[3], a100, K_BF16, grad);
-	failed += planned_by_library(odd, h100, K_BF16, false, false);
+	failed += !takes(odd, h100, K_BF16, false, false) + failed_convs();
 	printf("tests/cudnn: %d failed\n", failed);
 	return failed > 0;
 }

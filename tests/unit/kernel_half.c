@@ -180,8 +180,9 @@ static void check_batch_norm(int64_t n, int64_t c, int64_t s, int layout)
 
 static void half_batch_norm(void)
 {
-	static const int64_t shapes[][3] = {{4, 70, 37}, {9, 1, 300}, {2, 130, 5000}, {3, 64, 64}};
-	for (int i = 0; i < 4; i++)
+	static const int64_t shapes[][3] = {{4, 70, 37}, {9, 1, 300}, {2, 130, 5000}, {3, 64, 64}, {2, 264, 500},
+		{2, 64, 3000}};
+	for (int i = 0; i < 6; i++)
 		for (int layout = 0; layout < 2; layout++)
 			check_batch_norm(shapes[i][0], shapes[i][1], shapes[i][2], layout);
 }

@@ -4,11 +4,13 @@
 
 /* ---- batch norm ---- */
 
-static const int64_t bn_shapes[][3] = {{4, 70, 37}, {1, 3, 1}, {9, 1, 300}, {2, 130, 5000}, {3, 64, 64}};
+static const int64_t bn_shapes[][3] = {{4, 70, 37}, {1, 3, 1}, {9, 1, 300}, {2, 130, 5000}, {3, 64, 64}, {2, 264, 500},
+	{1, 4100, 3}};
+enum { BN_SHAPES = sizeof bn_shapes / sizeof *bn_shapes };
 
 static void check_bn(bool grad)
 {
-	for (int c = 0; c < 5; c++)
+	for (int c = 0; c < BN_SHAPES; c++)
 		for (int layout = 0; layout < 2; layout++) {
 			int64_t n = bn_shapes[c][0], ch = bn_shapes[c][1], s = bn_shapes[c][2], total = n * ch * s;
 			float *x = case_floats(total, -1, 1), *dy = case_floats(total, -1, 1);

@@ -102,22 +102,25 @@ static void tune_other(Rt *rt, const char *text, Diag *d)
 			counts.unmeasured, rt->p->world.rank);
 }
 
-/* Says which kernels compute attention that is left to cuDNN: with --print-plan, and where it does not take it. */
-static void say_attention(const Rt *rt, Diag *d)
+/* Says which kernels compute what is left to cuDNN: with --print-plan, and where it does not take it.  impl: what their
+ * names have. */
+static void say_library(const Rt *rt, const char *impl, const char *what, Diag *d)
 {
 	int all = 0, refused = 0;
 	for (int i = 0; rt->p->world.rank == 0 && i < rt->model->n_prims; i++) {
-		const char *impl = k_prim_impl(rt->prim[i]);
-		if (!strstr(impl, ":attention"))
+		const char *is = k_prim_impl(rt->prim[i]);
+		if (!strstr(is, impl))
 			continue;
 		all++;
-		refused += !strncmp(impl, "own:", 4);
+		refused += !strncmp(is, "own:", 4);
+		if (rt->p->options->print_plan && all == 1)
+			printf("\nkernels of %s\n\n", what);
 		if (rt->p->options->print_plan)
-			printf("%s  %s\n", all == 1 ? "\nkernels of attention\n" : "", impl);
+			printf("  %s\n", is);
 	}
 	if (refused)
-		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d attentions and gradients that were "
-			"left to it: our own kernels compute them", k_dnn_version(), refused, all);
+		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d %s and gradients that were left to it: "
+			"our own kernels compute them", k_dnn_version(), refused, all, what);
 }
 
 static bool set_up(Rt *rt, Diag *d)
@@ -142,7 +145,9 @@ static bool set_up(Rt *rt, Diag *d)
 bool device_setup(Rt *rt, Diag *d)
 {
 	bool ok = set_up(rt, d);
-	if (ok)
-		say_attention(rt, d);
+	if (ok) {
+		say_library(rt, ":attention", "attention", d);
+		say_library(rt, ":conv", "convolutions", d);
+	}
 	return ok;
 }

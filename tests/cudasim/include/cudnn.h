@@ -15,9 +15,6 @@ typedef enum {
 	CUDNN_STATUS_BAD_PARAM = 2000,
 	CUDNN_STATUS_NOT_SUPPORTED = 3000
 } cudnnStatus_t;
-#define CUDNN_STATUS_CATEGORY(status) ((status) / 1000 * 1000)
-typedef enum { CUDNN_ACTIVATION_IDENTITY = 5 } cudnnActivationMode_t;
-typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 } cudnnNanPropagation_t;
 typedef enum {
 	CUDNN_DATA_FLOAT = 0,
 	CUDNN_DATA_DOUBLE = 1,
@@ -26,77 +23,14 @@ typedef enum {
 	CUDNN_DATA_BFLOAT16 = 9,
 	CUDNN_DATA_BOOLEAN = 11
 } cudnnDataType_t;
-typedef enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 } cudnnTensorFormat_t;
-typedef enum { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_FMA_MATH = 3 } cudnnMathType_t;
 typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
-typedef enum {
-	CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0,
-	CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1
-} cudnnConvolutionFwdAlgo_t;
-typedef enum {
-	CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0,
-	CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1
-} cudnnConvolutionBwdDataAlgo_t;
-typedef enum {
-	CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0,
-	CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1
-} cudnnConvolutionBwdFilterAlgo_t;
 
 typedef struct cudnnContext *cudnnHandle_t;
-typedef struct SimTensor *cudnnTensorDescriptor_t;
-typedef struct SimFilter *cudnnFilterDescriptor_t;
-typedef struct SimConvolution *cudnnConvolutionDescriptor_t;
-typedef struct SimActivation *cudnnActivationDescriptor_t;
 
 const char *cudnnGetErrorString(cudnnStatus_t status);
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *t);
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t t);
-cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t t, cudnnDataType_t type, int n, const int dim[],
-	const int stride[]);
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *w);
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t w);
-cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t w, cudnnDataType_t type, cudnnTensorFormat_t format,
-	int n, const int dim[]);
-cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t *a);
-cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t a);
-cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t a, cudnnActivationMode_t mode,
-	cudnnNanPropagation_t nan, double coefficient);
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *c);
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t c);
-cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t c, int n, const int pad[],
-	const int stride[], const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t compute);
-cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t c, int groups);
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t c, cudnnMathType_t math);
-
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-	const cudnnFilterDescriptor_t w, const cudnnConvolutionDescriptor_t c, const cudnnTensorDescriptor_t y,
-	cudnnConvolutionFwdAlgo_t algo, size_t *bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, const cudnnFilterDescriptor_t w,
-	const cudnnTensorDescriptor_t dy, const cudnnConvolutionDescriptor_t c, const cudnnTensorDescriptor_t dx,
-	cudnnConvolutionBwdDataAlgo_t algo, size_t *bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-	const cudnnTensorDescriptor_t dy, const cudnnConvolutionDescriptor_t c, const cudnnFilterDescriptor_t dw,
-	cudnnConvolutionBwdFilterAlgo_t algo, size_t *bytes);
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t x,
-	const void *X, const cudnnFilterDescriptor_t w, const void *W, const cudnnConvolutionDescriptor_t c,
-	cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes, const void *beta, const cudnnTensorDescriptor_t y,
-	void *Y);
-cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void *alpha1,
-	const cudnnTensorDescriptor_t x, const void *X, const cudnnFilterDescriptor_t w, const void *W,
-	const cudnnConvolutionDescriptor_t c, cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes,
-	const void *alpha2, const cudnnTensorDescriptor_t z, const void *Z, const cudnnTensorDescriptor_t bias,
-	const void *B, const cudnnActivationDescriptor_t activation, const cudnnTensorDescriptor_t y, void *Y);
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, const cudnnFilterDescriptor_t w,
-	const void *W, const cudnnTensorDescriptor_t dy, const void *dY, const cudnnConvolutionDescriptor_t c,
-	cudnnConvolutionBwdDataAlgo_t algo, void *workspace, size_t bytes, const void *beta,
-	const cudnnTensorDescriptor_t dx, void *dX);
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t x,
-	const void *X, const cudnnTensorDescriptor_t dy, const void *dY, const cudnnConvolutionDescriptor_t c,
-	cudnnConvolutionBwdFilterAlgo_t algo, void *workspace, size_t bytes, const void *beta,
-	const cudnnFilterDescriptor_t dw, void *dW);
 
 /* ---- operation graphs ---- */
 
@@ -118,17 +52,28 @@ typedef enum {
 typedef enum { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MAX = 3 } cudnnReduceTensorOp_t;
 typedef enum {
 	CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,
+	CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1,
+	CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION = 2,
+	CUDNN_NUMERICAL_NOTE_FFT = 3,
 	CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC = 4,
+	CUDNN_NUMERICAL_NOTE_WINOGRAD = 5,
+	CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 = 6,
+	CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 = 7,
+	CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13 = 8,
 	CUDNN_NUMERICAL_NOTE_TYPE_COUNT = 10
 } cudnnBackendNumericalNote_t;
 typedef enum { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
 
 typedef enum {
 	CUDNN_BACKEND_POINTWISE_DESCRIPTOR = 0,
+	CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR = 1,
 	CUDNN_BACKEND_ENGINE_DESCRIPTOR = 2,
 	CUDNN_BACKEND_ENGINECFG_DESCRIPTOR = 3,
 	CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR = 4,
 	CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR = 5,
+	CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
+	CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR = 11,
+	CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR = 12,
 	CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR = 13,
 	CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR = 15,
 	CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR = 16,
@@ -145,7 +90,10 @@ typedef enum {
 	CUDNN_TYPE_DATA_TYPE = 1,
 	CUDNN_TYPE_BOOLEAN = 2,
 	CUDNN_TYPE_INT64 = 3,
+	CUDNN_TYPE_FLOAT = 4,
+	CUDNN_TYPE_DOUBLE = 5,
 	CUDNN_TYPE_VOID_PTR = 6,
+	CUDNN_TYPE_CONVOLUTION_MODE = 7,
 	CUDNN_TYPE_HEUR_MODE = 8,
 	CUDNN_TYPE_NUMERICAL_NOTE = 11,
 	CUDNN_TYPE_POINTWISE_MODE = 14,
@@ -157,6 +105,13 @@ typedef enum {
 	CUDNN_ATTR_POINTWISE_MODE = 0,
 	CUDNN_ATTR_POINTWISE_MATH_PREC = 1,
 	CUDNN_ATTR_POINTWISE_AXIS = 9,
+	CUDNN_ATTR_CONVOLUTION_COMP_TYPE = 100,
+	CUDNN_ATTR_CONVOLUTION_CONV_MODE = 101,
+	CUDNN_ATTR_CONVOLUTION_DILATIONS = 102,
+	CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES = 103,
+	CUDNN_ATTR_CONVOLUTION_POST_PADDINGS = 104,
+	CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS = 105,
+	CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS = 106,
 	CUDNN_ATTR_ENGINEHEUR_MODE = 200,
 	CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH = 201,
 	CUDNN_ATTR_ENGINEHEUR_RESULTS = 202,
@@ -166,6 +121,24 @@ typedef enum {
 	CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG = 401,
 	CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
 	CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP = 407,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA = 701,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC = 702,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W = 703,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X = 704,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y = 705,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA = 706,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA = 707,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC = 708,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W = 709,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX = 710,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY = 711,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA = 712,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA = 713,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC = 714,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW = 715,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X = 716,
+	CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY = 717,
 	CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
 	CUDNN_ATTR_OPERATION_POINTWISE_XDESC = 751,
 	CUDNN_ATTR_OPERATION_POINTWISE_BDESC = 752,
