@@ -42,11 +42,17 @@ static Op *product_of(Value *v)
 	return may && dtype_is_half(v->type.dtype) && value_whole(v) == v ? op : NULL;
 }
 
-static bool has_gelu(const Options *o)
+/* --check-nan checks what each op makes. */
+static bool has_epilogues(Module *m, const Options *o)
+{
+	return options_cuda(o) && !ir_train(m)->check_nan;
+}
+
+static bool has_gelu(Module *m, const Options *o)
 {
 	const char *arch = o->target.arch ? o->target.arch : "";
 	bool old = !strncmp(arch, "sm_", 3) && atoi(arch + 3) < SINCE;
-	return options_cuda(o) && o->precision.matmul_dtype != MATMUL_FP8 && !old;
+	return has_epilogues(m, o) && o->precision.matmul_dtype != MATMUL_FP8 && !old;
 }
 
 /* Whether a loop reads v, which could make it as well. */
@@ -94,9 +100,9 @@ static const Op *partner_of(const Op *op)
 	return NULL;
 }
 
-bool epilogue_takes(const Op *op, const Options *o)
+bool epilogue_takes(Module *m, const Op *op, const Options *o)
 {
-	bool may = has_gelu(o) && (takes_gelu(op) || takes_gelu_grad(op));
+	bool may = (takes_gelu(op) || takes_gelu_grad(op)) && has_gelu(m, o);
 	const Op *partner = may ? partner_of(op) : NULL;
 	return partner && !makes_for_loop(op) && !makes_for_loop(partner);
 }
@@ -268,12 +274,12 @@ bool pass_epilogue(Module *m, const Options *o, Diag *d)
 {
 	int gelu = 0, sums = 0;
 	VEC(Op *) gradients = {0};
-	if (!options_cuda(o) || ir_train(m)->check_nan)
+	if (!has_epilogues(m, o))
 		return true;
 	ir_number(m);
 	for (int s = SEC_FORWARD; s <= SEC_BACKWARD; s++)
 		IR_FOR_OPS_SAFE(m, s, op)
-			gelu += has_gelu(o) && (fuse_gelu(m, op) || fuse_gelu_grad(m, op));
+			gelu += has_gelu(m, o) && (fuse_gelu(m, op) || fuse_gelu_grad(m, op));
 	IR_FOR_OPS(m, SEC_BACKWARD, op)
 		if (gives_weight_gradient(op))
 			vec_push(m->arena, &gradients, op); /* sums that are removed stand anywhere */

@@ -418,7 +418,7 @@ static void fuse_section(Fuse *f, SectionKind s)
 	f->reader = NEW_N(f->a, Op *, f->m->n_values);
 	IR_FOR_OPS(f->m, s, op) {
 		f->at[op->order] = op;
-		if (is_elementwise(op) && !epilogue_takes(op, f->o))
+		if (is_elementwise(op) && !epilogue_takes(f->m, op, f->o))
 			add_group(f, op);
 	}
 	for (int i = f->n_ops - 1; i >= 0; i--)
@@ -565,7 +565,7 @@ static void recompute_in_backward(Fuse *f)
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
 		int budget = MAX_RECOMPUTED;
 		Value *v = op->n_out == 1 ? op->out[0] : NULL;
-		if (v && is_read_in(v, SEC_BACKWARD) && !epilogue_takes(op, f->o) && is_recomputable(&r, v, v, &budget))
+		if (v && is_read_in(v, SEC_BACKWARD) && !epilogue_takes(m, op, f->o) && is_recomputable(&r, v, v, &budget))
 			mark(&r, v, v);
 	}
 	place_clones(&r);

@@ -103,7 +103,7 @@ const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope o
 
 /* epilogue.c: whether the product in front of a gelu, or of a gelu_grad, is to compute it, and pass fuse leaves it
  * apart. */
-bool epilogue_takes(const Op *op, const Options *o);
+bool epilogue_takes(Module *m, const Op *op, const Options *o);
 
 /* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */
 bool offload_has_block(const Options *o, int block, int n);

@@ -120,6 +120,21 @@ static void say_attention(const Rt *rt, Diag *d)
 			"left to it: our own kernels compute them", k_dnn_version(), refused, all);
 }
 
+/* Says of how many products with an epilogue the library has no algorithm. */
+static void say_epilogues(const Rt *rt, Diag *d)
+{
+	int all = 0, apart = 0;
+	for (int i = 0; rt->p->world.rank == 0 && i < rt->model->n_prims; i++) {
+		const char *impl = k_prim_impl(rt->prim[i]);
+		bool is_apart = !strncmp(impl, "apart:", 6);
+		all += is_apart || strstr(impl, ", epilogue");
+		apart += is_apart;
+	}
+	if (apart)
+		diag_note(d, rt->p->options->program, "cuBLAS has no algorithm for %d of %d products with GELU or sums for "
+			"biases: kernels behind them compute these, which takes longer", apart, all);
+}
+
 static bool set_up(Rt *rt, Diag *d)
 {
 	const char *path = rt->p->options->tune;
@@ -142,7 +157,9 @@ static bool set_up(Rt *rt, Diag *d)
 bool device_setup(Rt *rt, Diag *d)
 {
 	bool ok = set_up(rt, d);
-	if (ok)
+	if (ok) {
 		say_attention(rt, d);
+		say_epilogues(rt, d);
+	}
 	return ok;
 }
