@@ -4,6 +4,7 @@
  * Descriptors name only the fields that are not 0.
  * Refuses more than three spatial dims, for which there are no kernels. */
 #include "codegen/lower.h"
+#include "ir/epilogue.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -78,8 +79,13 @@ static Batch batch_of(const Type *a, const Type *b, const Type *y)
 	return out;
 }
 
-/* Also lowers an accumulate of two operands: y is a sum then, and the product is added to it. */
-void lower_matmul(Emit *e, const Op *op)
+static bool has_bias(const Op *op)
+{
+	return op_in(op, 2) && (op->kind != OP_MATMUL_EPILOGUE || op_epilogue(op) == EPILOGUE_GELU);
+}
+
+/* The description of a product; NULL: it is refused.  epilogue: its field, "" for none. */
+static const char *product_text(Emit *e, const Op *op, const char *epilogue)
 {
 	const Type *a = &op_in(op, 0)->type, *y = &op->out[0]->type;
 	bool ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
@@ -95,15 +101,37 @@ void lower_matmul(Emit *e, const Op *op)
 	const char *rows = arena_printf(e->a, "%s%s%s", pitch_text(e, "lda", op_in(op, 0)),
 		pitch_text(e, "ldb", op_in(op, 1)), pitch_text(e, "ldy", op->out[0]));
 	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
-		"%s%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
-		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", add), lists, rows,
-		number(e, "work_bytes", e->m->work_bytes));
-	if (batch.n > 6) {
-		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
-		return;
+		"%s%s%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
+		flag(e, "tb", tb), flag(e, "bias", has_bias(op)), flag(e, "add", add), lists, rows,
+		number(e, "work_bytes", e->m->work_bytes), epilogue);
+	if (batch.n > (*epilogue ? 0 : 6)) {
+		emit_refuse(e, op, "%s with %d batch dims is refused; there may be %d", op_info[op->kind].text, batch.n,
+			*epilogue ? 0 : 6);
+		return NULL;
 	}
-	emit_line(e, "k_matmul_run(%s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
-		emit_tensors(e, op, "o0 i0 i1 i2"));
+	return desc;
+}
+
+/* Also lowers an accumulate of two operands: y is a sum then, and the product is added to it. */
+void lower_matmul(Emit *e, const Op *op)
+{
+	const char *desc = product_text(e, op, "");
+	if (desc)
+		emit_line(e, "k_matmul_run(%s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
+			emit_tensors(e, op, "o0 i0 i1 i2"));
+}
+
+void lower_matmul_epilogue(Emit *e, const Op *op)
+{
+	Epilogue kind = op_epilogue(op);
+	const char *field = arena_printf(e->a, ", .epilogue = K_%s", epilogue_info[kind].id);
+	const char *desc = product_text(e, op, field);
+	if (!desc)
+		return;
+	const char *tensors = emit_tensors(e, op, kind == EPILOGUE_GELU ? "o0 o1 i0 i1 i2" : kind == EPILOGUE_GELU_GRAD
+		? "o0 i2 i0 i1" : "o0 o1 i0 i1");
+	emit_line(e, "k_matmul_epilogue_run(%s, %s%s, WORK);", emit_prim(e, "k_matmul_epilogue_create", "KMatmulDesc",
+		desc), tensors, kind == EPILOGUE_GELU ? "" : ", NULL");
 }
 
 /* ---- products of 8-bit floats ---- */

@@ -35,6 +35,10 @@ struct EvalEnv {
  * gigabytes.  Without a limit, a model of a few hundred bytes could ask for years. */
 #define EVAL_STEPS 0x1p34
 
+/* eval_nn.c: the product of in[0] and in[1], transposed as op's ta and tb say, plus in[2], a bias, and in[3], a sum;
+ * these may be NULL. */
+void eval_product(const Op *op, EvalTensor *const *in, EvalTensor *out);
+
 /* One element: f for dtypes of floats, i for the others. */
 typedef union Scalar { double f; int64_t i; } Scalar;
 

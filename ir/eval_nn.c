@@ -40,23 +40,29 @@ typedef struct Product { int64_t rows, cols, inner, a_row, a_inner, b_inner, b_c
 PRODUCT(product_float, double, double)
 PRODUCT(product_int, int64_t, uint64_t)
 
-RULE(matmul)
+void eval_product(const Op *op, EvalTensor *const *in, EvalTensor *out)
 {
-	const Type *a = &in[0]->type, *b = &in[1]->type, *y = &out[0]->type;
+	const Type *a = &in[0]->type, *b = &in[1]->type, *y = &out->type;
 	int64_t ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
 	int64_t a_cols = a->dim[a->rank - 1], b_cols = b->dim[b->rank - 1];
 	Product p = {.rows = y->dim[y->rank - 2], .cols = y->dim[y->rank - 1], .inner = a->dim[a->rank - 1 - ta],
 		.a_row = ta ? 1 : a_cols, .a_inner = ta ? a_cols : 1,
 		.b_inner = tb ? 1 : b_cols, .b_col = tb ? b_cols : 1};
-	const EvalTensor *bias = op_in(op, 2) ? in[2] : NULL, *sum = op_in(op, 3) ? in[3] : NULL;
+	const EvalTensor *bias = in[2], *sum = in[3];
 	for (Walk w = walk_over(y->rank - 2, y->dim); w.left; walk_next(&w)) {
 		int64_t ka = batch_offset(&w, a), kb = batch_offset(&w, b), ky = w.k * p.rows * p.cols;
 		if (dtype_is_float(y->dtype))
-			product_float(&p, out[0]->f + ky, in[0]->f + ka, in[1]->f + kb, bias ? bias->f : NULL,
+			product_float(&p, out->f + ky, in[0]->f + ka, in[1]->f + kb, bias ? bias->f : NULL,
 				sum ? sum->f + ky : NULL);
 		else
-			product_int(&p, out[0]->i + ky, in[0]->i + ka, in[1]->i + kb, bias ? bias->i : NULL, NULL);
+			product_int(&p, out->i + ky, in[0]->i + ka, in[1]->i + kb, bias ? bias->i : NULL, NULL);
 	}
+}
+
+RULE(matmul)
+{
+	EvalTensor *operands[4] = {in[0], in[1], op_in(op, 2) ? in[2] : NULL, op_in(op, 3) ? in[3] : NULL};
+	eval_product(op, operands, out[0]);
 	return true;
 }
 

@@ -2,7 +2,7 @@
  *
  * Each section is a doubly linked list of ops, and operands are linked into the use list of their value, so that every
  * edit is local.  Value names are unique in the module: a name that is taken gets a numbered suffix. */
-#include "ir/ir.h"
+#include "ir/epilogue.h"
 
 #include <string.h>
 
@@ -306,8 +306,8 @@ Value *op_residual(const Op *op)
 
 Value *op_sum(const Op *op)
 {
-	bool adds = op->kind == OP_MATMUL || op->kind == OP_MATMUL_F8 || op->kind == OP_GATHER_GRAD
-		|| op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
+	bool adds = op->kind == OP_MATMUL || op->kind == OP_MATMUL_EPILOGUE || op->kind == OP_MATMUL_F8
+		|| op->kind == OP_GATHER_GRAD || op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
 	return adds ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
 }
 
@@ -337,6 +337,8 @@ static int result_count(const Op *op)
 		return info->n_out + head_gradients(op);
 	if (op->kind == OP_RECURRENCE || op->kind == OP_RECURRENCE_GRAD)
 		return recurrence_results(op);
+	if (op->kind == OP_MATMUL_EPILOGUE)
+		return op_epilogue(op) == EPILOGUE_UNKNOWN ? info->n_out : epilogue_info[op_epilogue(op)].results;
 	if (op->kind == OP_TO_F8)
 		return (attr_get_int(op->attrs, "rows", 0) != 0) + (attr_get_int(op->attrs, "columns", 0) != 0);
 	if (op->kind == OP_LOOP)

@@ -101,7 +101,7 @@ bool op_reads_heads(const Op *op, int i)
 bool op_reads_columns(const Op *op, int i)
 {
 	switch (op->kind) {
-	case OP_MATMUL: return i < 2;
+	case OP_MATMUL: case OP_MATMUL_EPILOGUE: return i < 2;
 	case OP_ACCUMULATE: return op->n_in == 2; /* a product */
 	case OP_CROSS_ENTROPY: return i == 0;
 	case OP_CROSS_ENTROPY_GRAD: return i == 1;

@@ -87,6 +87,11 @@ extern void (*k_fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2))
 /* ---- primitives: created once in setup(), run in every step ---- */
 
 typedef struct KPrim KPrim;
+typedef enum KEpilogue {
+	K_NO_EPILOGUE,
+#define EPILOGUE(id, ...) K_##id,
+#include "base/epilogues.def"
+} KEpilogue;
 void k_prim_free(KPrim *p);
 const char *k_prim_impl(const KPrim *p);       /* "brgemm:avx512_core", "own:plain", ... for -v */
 int64_t k_prim_work(const KPrim *p);           /* bytes of work that a run touches */
@@ -107,6 +112,7 @@ typedef struct KMatmulDesc {
 	int64_t work_bytes;    /* bytes a run may use; implementations that need more are not chosen */
 	KDType b_dtype;        /* of b, where dtype is one of 8-bit floats */
 	int64_t apart;         /* operands and y lie multiples of this many bytes behind a tensor; 0 = they are tensors */
+	KEpilogue epilogue;    /* of k_matmul_epilogue_create; else none */
 } KMatmulDesc;
 /* The same description, with lda, ldb and ldy. */
 static inline KMatmulDesc k_matmul_rows(KMatmulDesc d)
@@ -130,6 +136,13 @@ void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const floa
 	int64_t k);
 KPrim *k_matmul_create(const KMatmulDesc *d);
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work);
+/* Products with an epilogue: dtype is bf16 or f16; batch dims are rows of a, b is one matrix; of sums there are none; y
+ * and the operand that is summed have no pitch. */
+KPrim *k_matmul_epilogue_create(const KMatmulDesc *d);
+/* gelu: x = op(a) op(b) + bias goes to aux and gelu(x) to y; gelu_grad: y = op(a) op(b) * gelu'(x), where aux is x; sums:
+ * y = op(a) op(b), or y += that, and the sums of the columns of a or b, f32, go to aux.  x has y's shape and dtype.  The
+ * product is rounded once behind the epilogue, or before and behind it: what the implementation does. */
+void k_matmul_epilogue_run(KPrim *p, void *y, void *aux, const void *a, const void *b, const void *bias, void *work);
 
 /* Convolutions.  layout 0: x (N, C, in...), y (N, O, out...); layout 1: x (N, in..., C), y (N, out..., O).  w is (O,
  * C/group, kernel...), row-major where w_layout is NULL, else packed in the layout of that name (kernels/layouts.h).

@@ -4,7 +4,8 @@
  * other or the same tensor, form one `fused` op; that literals stand inside it; that 16-bit values are widened by the
  * loops that read them; and that no value is kept for backward that backward can recompute from values that are kept
  * anyway (the input of a relu6, for example) or from 16-bit ones, which are kept in its place, or that a product of
- * backward reads and a loop of backward can make of what it reads itself (gelu(x) beside gelu's gradient).
+ * backward reads and a loop of backward can make of what it reads itself (gelu(x) beside gelu's gradient), unless
+ * products are to compute both (pass epilogue), which are no loops then.
  *
  * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later position
  * when no op between them reads the earlier one, or at the earlier position when all that the later one reads is
@@ -27,6 +28,7 @@ typedef struct Group {
 
 typedef struct Fuse {
 	Module *m;
+	const Options *o;
 	Diag *d;
 	Arena *a;
 	SectionKind section;
@@ -416,7 +418,7 @@ static void fuse_section(Fuse *f, SectionKind s)
 	f->reader = NEW_N(f->a, Op *, f->m->n_values);
 	IR_FOR_OPS(f->m, s, op) {
 		f->at[op->order] = op;
-		if (is_elementwise(op))
+		if (is_elementwise(op) && !epilogue_takes(f->m, op, f->o))
 			add_group(f, op);
 	}
 	for (int i = f->n_ops - 1; i >= 0; i--)
@@ -563,7 +565,7 @@ static void recompute_in_backward(Fuse *f)
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
 		int budget = MAX_RECOMPUTED;
 		Value *v = op->n_out == 1 ? op->out[0] : NULL;
-		if (v && is_read_in(v, SEC_BACKWARD) && is_recomputable(&r, v, v, &budget))
+		if (v && is_read_in(v, SEC_BACKWARD) && !epilogue_takes(m, op, f->o) && is_recomputable(&r, v, v, &budget))
 			mark(&r, v, v);
 	}
 	place_clones(&r);
@@ -580,7 +582,7 @@ static void recompute_in_backward(Fuse *f)
 
 bool pass_fuse(Module *m, const Options *o, Diag *d)
 {
-	Fuse f = {.m = m, .d = d, .a = arena_new()};
+	Fuse f = {.m = m, .o = o, .d = d, .a = arena_new()};
 	ir_number(m);
 	recompute_in_backward(&f);
 	for (int s = 0; s < SEC_COUNT; s++)

@@ -8,10 +8,12 @@
  * Logits that anything else reads stay whole; -v says why, and a note does for large ones. */
 #include "passes/passes.h"
 
-/* auto: logits above AUTO_BYTES are computed by blocks.  Blocks have few bytes, to stay in a cache or at least small,
- * and many rows, since dw is read and written once a block, in f32.  On an H200 with 790 TFLOP/s and 4.3 TB/s that is
- * 245 / rows of the time of a block's products: a quarter for 1,024 rows, 6% for 4,096. */
-enum { AUTO_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20, CPU_ROWS = 512, CUDA_ROWS = 4096, MOST_MOVED = 64 };
+/* auto: logits above AUTO_BYTES are computed by blocks.  On CPUs blocks have few bytes, to stay in a cache or at least
+ * small.  On GPUs they are half of the logits or CUDA_BYTES.  Both have many rows, since dw is read and written once a
+ * block, in f32.  On an H200 with 790 TFLOP/s and 4.3 TB/s that is 245 / rows of the time of a block's products: a
+ * quarter for 1,024 rows, 6% for 4,096. */
+enum { AUTO_BYTES = 256 << 20, CPU_BYTES = 32 << 20, CUDA_BYTES = 1 << 30, CPU_ROWS = 512, CUDA_ROWS = 4096,
+	MOST_MOVED = 64 };
 
 typedef struct Head {
 	Module *m;
@@ -254,8 +256,9 @@ static int64_t block_of(const Head *x, int64_t asked)
 		return asked < x->rows ? asked : 0;
 	if (logits_bytes(x) <= AUTO_BYTES)
 		return 0;
-	int64_t least = options_cuda(x->o) ? CUDA_ROWS : CPU_ROWS;
-	return rows_of_block(x->rows, logits_bytes(x) / x->rows, BLOCK_BYTES, least);
+	bool cuda = options_cuda(x->o);
+	int64_t bytes = cuda ? MIN(CUDA_BYTES, logits_bytes(x) / 2) : CPU_BYTES;
+	return rows_of_block(x->rows, logits_bytes(x) / x->rows, bytes, cuda ? CUDA_ROWS : CPU_ROWS);
 }
 
 static Attr *head_attrs(const Head *x, int64_t block)

@@ -101,6 +101,10 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
+/* epilogue.c: whether the product in front of a gelu, or of a gelu_grad, is to compute it, and pass fuse leaves it
+ * apart. */
+bool epilogue_takes(Module *m, const Op *op, const Options *o);
+
 /* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */
 bool offload_has_block(const Options *o, int block, int n);
 

@@ -201,6 +201,41 @@ static bool choose_with_bias(KPrim *p)
 	return choose(p);
 }
 
+/* ---- epilogues ---- */
+
+/* The library's name; its A is our b, and its B our a. */
+static cublasLtEpilogue_t epilogue_of(const KMatmulDesc *d)
+{
+	switch (d->epilogue) {
+	case K_GELU: return d->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+	case K_GELU_GRAD: return CUBLASLT_EPILOGUE_DGELU;
+	case K_SUMS_A: return CUBLASLT_EPILOGUE_BGRADB;
+	case K_SUMS_B: return CUBLASLT_EPILOGUE_BGRADA;
+	default: return CUBLASLT_EPILOGUE_DEFAULT;
+	}
+}
+
+static bool has_aux(const KMatmulDesc *d) { return d->epilogue == K_GELU || d->epilogue == K_GELU_GRAD; }
+static bool has_sums(const KMatmulDesc *d) { return d->epilogue == K_SUMS_A || d->epilogue == K_SUMS_B; }
+
+/* What the library's reference asks: rows of x of a multiple of 8 elements.  Biases, their gradients and x have the type
+ * of y, and pointers stand for their alignment until a run sets them. */
+static bool describe_epilogue(LtProduct *l, const KMatmulDesc *d)
+{
+	const void *aligned = (const void *)64;
+	if (d->n_batch || (has_aux(d) && d->ldy % 8))
+		return false;
+	set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(d));
+	if (d->bias || has_sums(d))
+		set_op(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+	if (has_aux(d)) {
+		set_op<int64_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, d->ldy);
+		set_op(l, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
+	}
+	l->fused_bias = d->bias;
+	return true;
+}
+
 /* ---- run ---- */
 
 template <class T, class O> static __global__ void fill_rows(O *y, const T *bias, int64_t numel, int64_t n, int64_t row)
@@ -237,6 +272,10 @@ cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, co
 	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *beta = f64 ? (const void *)&beta64 : &beta32;
 	if (l->fused_bias)
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+	if (has_aux(&p->matmul))
+		set_op<void *>(l, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, l->aux);
+	if (has_sums(&p->matmul))
+		set_op<void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, l->aux);
 	if (is_f8(p->matmul.dtype)) {
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, l->b_scale);
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, l->a_scale);
@@ -293,13 +332,14 @@ static void free_description(LtProduct *l)
 	*l = LtProduct{};
 }
 
-/* Makes p run the library; false where it does not serve the product. */
+/* Makes p run the library; false where it does not serve the product, or not with its epilogue. */
 static bool take_library(KPrim *p)
 {
-	if (!library_serves(&p->matmul))
+	const KMatmulDesc *d = &p->matmul;
+	if (!library_serves(d))
 		return false;
-	describe(&p->lt, &p->matmul);
-	if (!choose_with_bias(p)) {
+	describe(&p->lt, d);
+	if (d->epilogue ? !describe_epilogue(&p->lt, d) || !choose(p) : !choose_with_bias(p)) {
 		free_description(&p->lt);
 		return false;
 	}
@@ -308,9 +348,15 @@ static bool take_library(KPrim *p)
 	const cublasLtMatmulAlgo_t *algo = &p->lt.algo;
 	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s%s", config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
-		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), p->matmul.bias && !p->lt.fused_bias ? ", bias first" : "",
-		tune_on() && !is_f8(p->matmul.dtype) ? ", tuned" : "");
+		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), d->epilogue ? ", epilogue" : d->bias && !p->lt.fused_bias ? ", bias first"
+		: "", tune_on() && !is_f8(d->dtype) ? ", tuned" : "");
 	return true;
+}
+
+bool matmul_with_epilogue(KPrim *p, const KMatmulDesc *desc)
+{
+	p->matmul = merge_batch(desc);
+	return take_library(p);
 }
 
 KPrim *k_matmul_create(const KMatmulDesc *desc)

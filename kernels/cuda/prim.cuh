@@ -21,6 +21,7 @@ struct LtProduct {
 	int strided;           /* the batch dim that a launch covers; the host loops over the others */
 	bool fused_bias;       /* else y is filled with the bias first and the product added */
 	const float *a_scale, *b_scale; /* of 8-bit floats, of our a and b; NULL = 1 */
+	void *aux;             /* of an epilogue: the operand of gelu, or sums */
 };
 
 /* What a convolution on cuDNN has beside its graph.  Offsets are into work, which begins with the graph's scratch. */
@@ -75,6 +76,8 @@ static inline int dtype_bytes(KDType t)
 void matmul_take(KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
 bool matmul_may_take(const KPrim *p, const cublasLtMatmulHeuristicResult_t *r);
 cublasStatus_t matmul_launch(KPrim *p, char *y, const char *a, const char *b, const void *bias, void *work);
+/* Makes p the product with its epilogue by the library; false where that has none. */
+bool matmul_with_epilogue(KPrim *p, const KMatmulDesc *desc);
 
 /* Of tune.cu: whether products are tuned, and p's algorithm of the n that the library proposes, the best first. */
 enum { PROPOSALS = 8, TUNE_PROPOSALS = 16 }; /* that the library is asked for */

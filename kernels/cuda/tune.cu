@@ -104,8 +104,12 @@ static void key_of(const KMatmulDesc *d, char *to, size_t room)
 	for (int i = 0; i < d->n_batch; i++)
 		n += snprintf(to + n, room - (size_t)n, ", batch %lld by %lld %lld", (long long)d->batch[i],
 			(long long)d->sa[i], (long long)d->sb[i]);
-	snprintf(to + n, room - (size_t)n, "%s%s, apart %lld, work %lld" KEY_ENDS, d->bias ? ", bias" : "",
-		d->add ? ", add" : "", (long long)d->apart, (long long)d->work_bytes);
+	static const char *const epilogues[] = {"",
+#define EPILOGUE(id, text, ...) ", " text,
+#include "base/epilogues.def"
+	};
+	snprintf(to + n, room - (size_t)n, "%s%s%s, apart %lld, work %lld" KEY_ENDS, d->bias ? ", bias" : "",
+		d->add ? ", add" : "", epilogues[d->epilogue], (long long)d->apart, (long long)d->work_bytes);
 }
 
 static bool read_algo(const char *line, cublasLtMatmulAlgo_t *algo)
@@ -163,6 +167,13 @@ static int64_t reached(const KMatmulDesc *d, int64_t rows, int64_t row, int64_t 
 	return ceil_div(elements * dtype_bytes(t), 256) * 256;
 }
 
+/* Bytes of what an epilogue reads or writes beside y: of y's size, or a sum for each row or column. */
+static int64_t aux_bytes(const KMatmulDesc *d, int64_t y)
+{
+	int64_t sums = ceil_div((d->m > d->n ? d->m : d->n) * 4, 256) * 256;
+	return !d->epilogue ? 0 : y > sums ? y : sums;
+}
+
 /* Allocates operands, which no tensor of the step is, and workspace; false: there is no memory for them. */
 static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 {
@@ -175,9 +186,10 @@ static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 	int64_t y = reached(d, d->m, d->ldy, y_apart, s, to), bias = ceil_div(d->n * 8, 256) * 256;
 	int64_t a = reached(d, d->ta ? d->k : d->m, d->lda, d->n_batch ? d->sa[s] : 0, s, d->dtype);
 	int64_t b = reached(d, d->tb ? d->n : d->k, d->ldb, d->n_batch ? d->sb[s] : 0, s, d->dtype);
+	int64_t aux = aux_bytes(d, y);
 	*t = {};
 	t->p = p;
-	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + work)) != cudaSuccess) {
+	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + aux + work)) != cudaSuccess) {
 		cudaGetLastError(); /* it is dealt with */
 		return false;
 	}
@@ -185,9 +197,10 @@ static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 	t->a = t->y + y;
 	t->b = t->a + a;
 	t->bias = t->b + b;
-	t->work = t->bias + bias;
+	p->lt.aux = t->bias + bias;
+	t->work = t->bias + bias + aux;
 	launched(cudaMemsetAsync(t->y, 0, (size_t)y, k_stream), "tuning");
-	fill_operand(t->a, a + b + bias, d->dtype);
+	fill_operand(t->a, a + b + bias + aux, d->dtype);
 	return true;
 }
 

@@ -42,6 +42,23 @@ static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : (int64_t)K_LT_WORK, 256));
 }
 
+/* What the product may use, or partial sums of columns where the library has no epilogue. */
+static inline int64_t kwork_cuda_chunks(int64_t outputs, int64_t count);
+static inline int64_t kwork_cuda_column_sums(int64_t rows, int64_t cols)
+{
+	int64_t chunks = kwork_cuda_chunks(cols, rows);
+	return chunks > 1 ? chunks * cols * 8 : 0;
+}
+static inline int64_t kwork_cuda_matmul_epilogue(const KWorkArgs *a)
+{
+	int64_t product = kwork_cuda_matmul(a), sums = 0;
+	for (int i = 0; i < 2 && a->wide; i++) {
+		int64_t of = a->in[i].rank == 2 ? kwork_cuda_column_sums(a->in[i].dim[0], a->in[i].dim[1]) : 0;
+		sums = of > sums ? of : sums;
+	}
+	return product > sums ? product : sums;
+}
+
 /* The largest number of each block. */
 enum { K_F8_BLOCKS = 1024 };
 static inline int64_t kwork_cuda_f8_scale(const KWorkArgs *a) { (void)a; return K_F8_BLOCKS * 4; }

@@ -19,7 +19,9 @@ struct SimMatmul {
 	cublasComputeType_t compute;
 	cudaDataType_t scale;
 	int ta, tb, epilogue;
-	const void *bias, *scale_of[2]; /* of A and B */
+	void *bias, *aux;               /* bias: a gradient, too */
+	int64_t aux_ld;
+	const void *scale_of[2];        /* of A and B */
 };
 struct SimMatrix { cudaDataType_t type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; };
 struct SimPreference { uint64_t bytes; uint32_t schemes, align[4]; /* A B C D */ };
@@ -57,7 +59,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute, cudaDataType_t scale)
 {
-	*op = new SimMatmul{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, {NULL, NULL}};
+	*op = new SimMatmul{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0,
+		{NULL, NULL}};
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -80,6 +83,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtM
 {
 	if (name == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
 		return take(&op->bias, sizeof op->bias, value, size);
+	if (name == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER)
+		return take(&op->aux, sizeof op->aux, value, size);
+	if (name == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
+		return take(&op->aux_ld, sizeof op->aux_ld, value, size);
 	if (name == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER || name == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)
 		return take(&op->scale_of[name - CUBLASLT_MATMUL_DESC_A_SCALE_POINTER], sizeof op->bias, value, size);
 	int *to = name == CUBLASLT_MATMUL_DESC_TRANSA ? &op->ta : name == CUBLASLT_MATMUL_DESC_TRANSB ? &op->tb
@@ -155,6 +162,36 @@ static cublasStatus_t check_f8(const SimMatmul *op, const SimMatrix *a, const Si
 		: CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+static bool adds_bias(const SimMatmul *op)
+{
+	return op->epilogue == CUBLASLT_EPILOGUE_BIAS || op->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+static bool has_aux(const SimMatmul *op)
+{
+	return adds_bias(op) ? op->epilogue != CUBLASLT_EPILOGUE_BIAS : op->epilogue == CUBLASLT_EPILOGUE_GELU_AUX
+		|| op->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+static bool has_sums(const SimMatmul *op)
+{
+	return op->epilogue == CUBLASLT_EPILOGUE_BGRADA || op->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+/* What the reference says of epilogues for training.  Aux and sums have the type of D; rows of aux are told, and are a
+ * multiple of 8 elements.  What is used of them is emulated: 16-bit operands, no batch, sums of an operand whose dim
+ * that is summed over is the outer one.  CUDASIM_EPILOGUES=0: there are no algorithms with them. */
+static cublasStatus_t check_epilogue(const SimMatmul *op, const SimMatrix *a, const SimMatrix *d)
+{
+	if (!has_aux(op) && !has_sums(op))
+		return op->epilogue == CUBLASLT_EPILOGUE_DEFAULT || op->epilogue == CUBLASLT_EPILOGUE_BIAS
+			? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+	if (has_aux(op) && (op->aux_ld % 8 || op->aux_ld < (int64_t)d->rows || (uintptr_t)op->aux % 16))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	bool outer = op->epilogue == CUBLASLT_EPILOGUE_BGRADA ? !op->ta : op->epilogue != CUBLASLT_EPILOGUE_BGRADB || op->tb;
+	bool types = is_half(a->type) && (has_aux(op) ? d->type == a->type : true);
+	return types && outer && d->count == 1 && sim_setting("CUDASIM_EPILOGUES", 1) ? CUBLAS_STATUS_SUCCESS
+		: CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 static cublasStatus_t check_product(const SimMatmul *op, const SimMatrix *a, const SimMatrix *b, const SimMatrix *c,
 	const SimMatrix *d)
 {
@@ -168,16 +205,16 @@ static cublasStatus_t check_product(const SimMatmul *op, const SimMatrix *a, con
 	if (d->count > 1 && d->stride < (int64_t)(m * n)) /* results overlap */
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (is_f8(a->type) || is_f8(b->type))
-		return is_f8(a->type) ? check_f8(op, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
+		return is_f8(a->type) && !has_aux(op) && !has_sums(op) ? check_f8(op, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
 	if (op->scale_of[0] || op->scale_of[1]) /* scales are of 8-bit floats */
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	bool f64 = a->type == CUDA_R_64F, tf32 = op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	if (a->type != b->type || f64 != (op->compute == CUBLAS_COMPUTE_64F) || f64 != (op->scale == CUDA_R_64F)
 		|| (tf32 && a->type != CUDA_R_32F) || (d->type != a->type && !(is_half(a->type) && d->type == CUDA_R_32F)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS && (f64 || d->type != a->type))
+	if (adds_bias(op) && (f64 || d->type != a->type))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	return CUBLAS_STATUS_SUCCESS;
+	return check_epilogue(op, a, d);
 }
 
 static void mix(uint64_t *hash, uint64_t v) { *hash = (*hash ^ v) * 0x100000001B3u; }
@@ -186,7 +223,7 @@ static uint64_t shapes_of(const SimMatmul *op, const SimMatrix *a, const SimMatr
 {
 	const SimMatrix *all[] = {a, b, d};
 	uint64_t hash = 14695981039346656037u;
-	for (int v : {(int)op->compute, (int)op->scale, op->ta, op->tb, op->epilogue})
+	for (int v : {(int)op->compute, (int)op->scale, op->ta, op->tb, op->epilogue, (int)op->aux_ld})
 		mix(&hash, (uint64_t)v);
 	for (const SimMatrix *x : all)
 		for (uint64_t v : {(uint64_t)x->type, x->rows, x->cols, (uint64_t)x->ld, (uint64_t)x->count,
@@ -327,6 +364,48 @@ template <class W> static void multiply(W *__restrict__ acc, const W *__restrict
 	}
 }
 
+/* The tanh form, in f32. */
+static float gelu(float x)
+{
+	return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x)
+{
+	float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+	return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+}
+
+/* What is stored of x, element (r, c) of the product with beta C and bias. */
+template <class W> static W finish(const Product &p, W x, int64_t r, int64_t c)
+{
+	if (adds_bias(&p.op))
+		x += fetch<W>((const char *)p.op.bias, p.d.type, r, false);
+	if (!has_aux(&p.op))
+		return x;
+	int64_t at = c * p.op.aux_ld + r;
+	if (p.op.epilogue == CUBLASLT_EPILOGUE_DGELU)
+		return x * (W)gelu_slope((float)fetch<W>((const char *)p.op.aux, p.d.type, at, false));
+	put((char *)p.op.aux, p.d.type, at, x);
+	return (W)gelu((float)x);
+}
+
+/* Sums over the outer dim of x, in W, by the parts of the product. */
+template <class W> static void sum_outer(const Product &p, const char *from, const SimMatrix &x)
+{
+	int64_t n = (int64_t)x.rows, k = (int64_t)x.cols;
+	for (int64_t r = 0; r < n; r++) {
+		W sum = 0;
+		for (int64_t part = 0; part < p.split; part++) {
+			W some = 0;
+			for (int64_t c = k * part / p.split; c < k * (part + 1) / p.split; c++)
+				some += fetch<W>(from, x.type, c * x.ld + r, false);
+			sum += some;
+		}
+		put((char *)p.op.bias, p.d.type, r, sum);
+	}
+}
+
 template <class W> static void compute(const Product &p)
 {
 	bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -355,11 +434,11 @@ template <class W> static void compute(const Product &p)
 				W x = alpha * acc[(size_t)(c * m + r)];
 				if (p.beta != 0)
 					x += (W)p.beta * fetch<W>(to, p.d.type, c * p.d.ld + r, false);
-				if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS)
-					x += fetch<W>((const char *)p.op.bias, p.d.type, r, false);
-				put(to, p.d.type, c * p.d.ld + r, x);
+				put(to, p.d.type, c * p.d.ld + r, finish<W>(p, x, r, c));
 			}
 	}
+	if (has_sums(&p.op))
+		p.op.epilogue == CUBLASLT_EPILOGUE_BGRADA ? sum_outer<W>(p, p.A, p.a) : sum_outer<W>(p, p.B, p.b);
 }
 
 /* ---- its launch ---- */
@@ -408,8 +487,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
 			sim_must_reach(scale, sizeof(float), "cublasLtMatmul: scale");
 	if (is_f8(a->type) && (!op->scale_of[0] || !op->scale_of[1]))
 		sim_die("cublasLtMatmul: 8-bit floats without a scale are taken by 1");
-	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS)
-		sim_must_reach(op->bias, (size_t)((int64_t)d->rows * size_of(d->type)), "cublasLtMatmul: bias");
+	if (adds_bias(op) || has_sums(op))
+		sim_must_reach(op->bias, (size_t)((int64_t)(op->epilogue == CUBLASLT_EPILOGUE_BGRADB ? d->cols : d->rows)
+			* size_of(d->type)), "cublasLtMatmul: bias");
+	if (has_sums(op))
+		must_be_aligned(op->bias, 16, "the bias gradient");
+	if (has_aux(op))
+		sim_must_reach(op->aux, (size_t)((((int64_t)d->cols - 1) * op->aux_ld + (int64_t)d->rows) * size_of(d->type)),
+			"cublasLtMatmul: aux");
 	if ((long long)algo->data[ALGO_ID] == sim_setting("CUDASIM_SLOW_ALGO", -1))
 		sim_take_time();
 	bool f64 = op->scale == CUDA_R_64F;

@@ -133,9 +133,10 @@ def qwen(model):
     return llama(model, bias=True)
 
 
-def gelu_block(t, d, f, heads, shapes):
+def gelu_block(t, d, f, heads, shapes, by_products=False):
+    """by_products: products compute the GELU, whose result is kept then."""
     kept = {"input": 2 * t * d, "norm 1": 2 * t * d, **attention_kept(t, d, d, heads), "sum": 2 * t * d,
-            "norm 2": 2 * t * d, "gelu's input": 2 * t * f, "statistics": 4 * 4 * t}
+            "norm 2": 2 * t * d, "gelu's input": 2 * t * f, "gelu": 2 * t * f * by_products, "statistics": 4 * 4 * t}
     return Block(shapes, kept, mlp_passing(t, d, 2 * f, 2 * f), ("gelu's input",) if tile(t, 2 * f) else ())
 
 
@@ -144,7 +145,8 @@ def gpt2(model):
     f = 4 * d
     shapes = [(d,), (d,), (d, 3 * d), (3 * d,), (d, d), (d,), (d,), (d,), (d, f), (f,), (f, d), (d,)]
     (layers,) = model.layers.values()
-    return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
+    return Form([gelu_block(t, d, f, heads, shapes, True)] * layers,
+                {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
                 2 * t * (3 * d + logits(t, vocab)), 8 * t, workspace(t, d, vocab),
                 moves())

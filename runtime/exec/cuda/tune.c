@@ -123,6 +123,21 @@ static void say_library(const Rt *rt, const char *impl, const char *what, Diag *
 			"our own kernels compute them", k_dnn_version(), refused, all, what);
 }
 
+/* Says of how many products with an epilogue the library has no algorithm. */
+static void say_epilogues(const Rt *rt, Diag *d)
+{
+	int all = 0, apart = 0;
+	for (int i = 0; rt->p->world.rank == 0 && i < rt->model->n_prims; i++) {
+		const char *impl = k_prim_impl(rt->prim[i]);
+		bool is_apart = !strncmp(impl, "apart:", 6);
+		all += is_apart || strstr(impl, ", epilogue");
+		apart += is_apart;
+	}
+	if (apart)
+		diag_note(d, rt->p->options->program, "cuBLAS has no algorithm for %d of %d products with GELU or sums for "
+			"biases: kernels behind them compute these, which takes longer", apart, all);
+}
+
 static bool set_up(Rt *rt, Diag *d)
 {
 	const char *path = rt->p->options->tune;
@@ -148,6 +163,7 @@ bool device_setup(Rt *rt, Diag *d)
 	if (ok) {
 		say_library(rt, ":attention", "attention", d);
 		say_library(rt, ":conv", "convolutions", d);
+		say_epilogues(rt, d);
 	}
 	return ok;
 }
