@@ -335,6 +335,10 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
+## threads: programs under --threads-exact have the same bits for 1 to 16 threads, at one rank and two (a quarter of an hour;
+##   THREADS="--models gpt2 --cases f32": these alone)
+threads: all $(VENV)/ready
+	$(PYTHON) tests/predict/threads.py $(BUILD)/shardc $(BUILD)/threads $(THREADS)
 ## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates; each runs until its two
 ##   fastest runs agree (allow half an hour; PREDICT="--rounds 1": ten minutes)
 predict-time: all $(VENV)/ready
@@ -370,6 +374,6 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers published recipes doors ranks ranks-same ranks-faults crash matrix features features-full predict-time searched bench bench-ranks \
+	sizes schedulers published recipes doors ranks ranks-same ranks-faults crash matrix features features-full threads predict-time searched bench bench-ranks \
 	bench-checkpoint install clean
 .DELETE_ON_ERROR:

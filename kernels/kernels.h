@@ -86,6 +86,10 @@ extern void (*k_fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2))
 
 /* ---- primitives: created once in setup(), run in every step ---- */
 
+/* Primitives that are created while this is set give the same bits for any number of threads, like all other kernels
+ * do, and may be slower.  CPUs only. */
+extern bool k_threads_exact;
+
 typedef struct KPrim KPrim;
 typedef enum KEpilogue {
 	K_NO_EPILOGUE,

@@ -16,6 +16,7 @@ static void __attribute__((format(printf, 1, 2))) print_and_abort(const char *fm
 	abort();
 }
 
+bool k_threads_exact;
 const char *k_node;
 
 void k_at(const char *node)

@@ -12,6 +12,7 @@
 typedef struct ConvChoice {
 	const KConvDesc *d;
 	ConvKind kind;
+	bool direct; /* not as products of the library, which divide sums by threads */
 	dnnl_memory_desc_t w; /* the caller's weights */
 	dnnl_dims_t stride, dilation, pad, pad_end; /* in the library's convention */
 } ConvChoice;
@@ -102,8 +103,7 @@ static int64_t packed_bytes(const ConvChoice *c, dnnl_primitive_desc_t pd)
 static bool accept_conv(const char *impl, dnnl_primitive_desc_t pd, const void *context)
 {
 	const ConvChoice *c = context;
-	(void)impl;
-	return packed_bytes(c, pd) + prim_scratch_bytes(pd) <= c->d->work_bytes;
+	return !(c->direct && strstr(impl, "gemm")) && packed_bytes(c, pd) + prim_scratch_bytes(pd) <= c->d->work_bytes;
 }
 
 /* Chooses among the library's implementations; any: they may choose the layout of the weights. */
@@ -168,7 +168,7 @@ static void add_reorder(KPrim *p, const dnnl_memory_desc_t *from, const dnnl_mem
 	prim_check(dnnl_memory_create(&p->reorder_arg[1].memory, to, e, DNNL_MEMORY_NONE), "describe weights");
 }
 
-static KPrim *create_library(const KConvDesc *d, ConvKind kind)
+static KPrim *create_by(const KConvDesc *d, ConvKind kind, bool direct)
 {
 	static const int ids[3][4] = {
 		{DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS},
@@ -176,7 +176,7 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 		{DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, 0}};
 	dnnl_memory_desc_t x, y, bias;
 	dnnl_dims_t o = {d->o};
-	ConvChoice c = {.d = d, .kind = kind};
+	ConvChoice c = {.d = d, .kind = kind, .direct = direct};
 	for (int i = 0; i < d->rank; i++) {
 		c.stride[i] = d->stride[i];
 		c.dilation[i] = d->dilation[i] - 1;
@@ -213,6 +213,20 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 	p->work += p->packed_bytes;
 	dnnl_primitive_desc_destroy(pd);
 	return p;
+}
+
+static KPrim *create_any(const KConvDesc *d, ConvKind kind) { return create_by(d, kind, false); }
+
+/* With bits for any number of threads: weight gradients are sums over the batch, which the library divides; else its
+ * direct kernels sum each element on one thread.  16-bit convolutions go to conv_patch.c. */
+static KPrim *create_library(const KConvDesc *d, ConvKind kind)
+{
+	if (!k_threads_exact)
+		return create_any(d, kind);
+	if (d->dtype != K_F32)
+		return NULL;
+	KPrim *p = kind == CONV_GRAD_W ? NULL : create_by(d, kind, true);
+	return p ? p : conv_parts_create(d, kind, create_any);
 }
 
 /* ---- the bias of a transposed convolution, which the library's gradient does not add ---- */
@@ -280,7 +294,7 @@ void k_conv_run(KPrim *p, void *y, const void *x, const void *w, const void *bia
 void k_conv_grad_x_run(KPrim *p, void *dx, const void *dy, const void *w, const void *bias, void *work)
 {
 	run(p, dx, dy, w, bias, work);
-	if (bias && p->prim && !p->inner)
+	if (bias && (p->prim || p->n_slots > 0) && !p->inner)
 		add_bias(&p->conv, dx, bias);
 }
 

@@ -78,3 +78,24 @@ void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b
 		panels[MIN(MR, m - i)](k, a + i * ar, ar, b, c + i * cr, cr, add,
 			part > 0 && part <= NV ? b + (NV + part - 1) * k * VW : NULL);
 }
+
+typedef void PackedTile(int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add,
+	const float *ahead);
+#define PACKED(r, v) \
+static void packed_##r(int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add, \
+	const float *ahead) \
+{ \
+	for (int i = 0; i < MR; i++) \
+		__builtin_prefetch(c + (r + i) * cr, 1); \
+	gemm_tile(r < MR ? r : MR, NV, k, a, 1, MR, b, NV * VW, c, cr, add, ahead); \
+}
+ROWS(PACKED, 0)
+#define PACKED_NAME(r, v) packed_##r,
+static PackedTile *const packed[] = {NULL, ROWS(PACKED_NAME, 0)};
+
+void gemm_packed(int64_t m, int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add)
+{
+	for (int64_t i = 0, part = 0; i < m; i += MR, part++)
+		packed[MIN(MR, m - i)](k, a + i * k, b, c + i * cr, cr, add,
+			part > 0 && part <= NV ? b + (NV + part - 1) * k * VW : NULL);
+}

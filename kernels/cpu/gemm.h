@@ -61,4 +61,7 @@ void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int
  * into the near caches while tiles of c behind the first read b there. */
 void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add);
 
+/* The same with an a that is packed, too: MR rows one behind the other, by columns of MR. */
+void gemm_packed(int64_t m, int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add);
+
 #endif

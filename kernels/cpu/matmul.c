@@ -2,7 +2,8 @@
  *
  * f32 and 16-bit products run on oneDNN: on its blocked gemm (as inner product or matmul) or on its batch-reduce
  * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, and what the library
- * lacks or serves by its reference implementation only (f16 up to its version 2).  A batch in which b is broadcast and
+ * lacks or serves by its reference implementation only (f16 up to its version 2), and all where bits must not depend on
+ * the number of threads (k_threads_exact).  A batch in which b is broadcast and
  * a's matrices are contiguous is computed as one taller matrix. */
 #include "kernels/cpu/prim.h"
 
@@ -152,6 +153,8 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 		count *= d.batch[i];
 	bool half = is_half(d.dtype), library = (half || d.dtype == K_F32) && count > 0 && d.k > 0;
 	KPrim *p = NULL;
+	if (k_threads_exact && library)
+		return half ? matmul_wide_create(&d) : matmul_packed_create(&d);
 	bool dense = d.lda == (d.ta ? d.m : d.k) && d.ldb == (d.tb ? d.k : d.n) && d.ldy == d.n;
 	if (library && dense && !half && d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
 		p = create_inner(&d);

@@ -51,6 +51,9 @@ void k_prim_free(KPrim *p)
 	k_prim_free(p->inner);
 	for (int i = 0; i < PRIM_MAX_PRODUCTS; i++)
 		k_prim_free(p->product[i]);
+	for (int64_t i = 0; i < p->n_slots; i++)
+		k_prim_free(p->slot[i]);
+	free(p->slot);
 	for (int i = 0; i < p->n_args; i++)
 		dnnl_memory_destroy(p->arg[i].memory);
 	for (int i = 0; p->reorder && i < 2; i++)

@@ -1,7 +1,8 @@
 /* kernels/cpu/prim.h: a primitive is one of oneDNN's, one of our own kernels, or one of ours that runs another inside.
  *
  * oneDNN may split a sum over threads, so its products and convolutions repeat bit by bit for a fixed number of
- * threads only.  The library's reference implementations are never taken. */
+ * threads only.  Where k_threads_exact is set, it computes convolutions alone: those whose elements are each summed by
+ * one thread, and others on one thread (conv_parts.c).  The library's reference implementations are never taken. */
 #ifndef SHARDC_CPU_PRIM_H
 #define SHARDC_CPU_PRIM_H
 
@@ -36,6 +37,8 @@ struct KPrim {
 	KLossHeadDesc head;
 	KRecurrenceDesc recurrence;
 	KPrim *product[PRIM_MAX_PRODUCTS];
+	KPrim **slot; /* of a convolution by parts */
+	int64_t n_slots;
 };
 
 dnnl_engine_t prim_engine(void);
@@ -61,9 +64,11 @@ const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what);
 /* Makes p run pd: takes over its name, creates the primitive and adds the scratch argument (the last one). */
 void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
 
-/* matmul_plain.c, conv_plain.c: any shape, by loops.  matmul_wide.c: 16-bit operands. */
+/* matmul_plain.c, conv_plain.c: any shape, by loops.  matmul_packed.c: f32, m, n and k at least 1.  matmul_wide.c:
+ * 16-bit operands. */
 KPrim *matmul_plain_create(const KMatmulDesc *d);
 KPrim *matmul_wide_create(const KMatmulDesc *d);
+KPrim *matmul_packed_create(const KMatmulDesc *d);
 typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
 /* conv_product.c: NULL when d is not a matrix product, or when its scratch does not fit. */
@@ -72,5 +77,8 @@ KPrim *conv_product_create(const KConvDesc *d, ConvKind kind);
 KPrim *conv_grad_w_create(const KConvDesc *d);
 KPrim *conv_depthwise_create(const KConvDesc *d, ConvKind kind);
 KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind);
+/* conv_parts.c: NULL where create makes no primitive of a part, or its work does not fit; create: the library's. */
+typedef KPrim *ConvCreate(const KConvDesc *d, ConvKind kind);
+KPrim *conv_parts_create(const KConvDesc *d, ConvKind kind, ConvCreate *create);
 
 #endif

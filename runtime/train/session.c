@@ -73,6 +73,7 @@ static bool check_flags(const Session *s)
 			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
 		{o->threads > THREADS_MAX, "--threads should be at most 4096"},
+		{o->threads_exact && m->need_cuda, "--threads-exact is refused: a GPU computes, whose bits do not depend on --threads"},
 		{o->offload_dir && layout_offloads(&m->layout) && m->need_cuda,
 			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
 		{o->offload_dir && !layout_offloads(&m->layout),
@@ -135,6 +136,7 @@ int session_meet(Session *s, SessionPrepare *prepare, void *context)
 	Rt *rt = &s->rt;
 	k_bad_input = rt_bad_input;
 	device_set_threads(s->o.threads);
+	k_threads_exact = s->o.threads_exact;
 	agree_hold_messages(rt, s->d);
 	int code = device_check(rt, s->d) ? prepare(context) : EXIT_INPUT;
 	code = agree_code(rt, code, s->d);

@@ -62,7 +62,7 @@ static void put_collectives(Buf *b, const Rt *rt, const char *program, const RtC
 static void put_flags(Buf *b, const RtOptions *o)
 {
 	static const OptionId too[] = {OPT_eval_every, OPT_save_every, OPT_save_kind, OPT_keep, OPT_sync_init, OPT_on_nan,
-		OPT_check_replicas};
+		OPT_check_replicas, OPT_threads_exact};
 	for (int i = 0; i < OPT_COUNT; i++) {
 		bool counts = option_info[i].saved;
 		for (int k = 0; k < COUNT_OF(too); k++)
