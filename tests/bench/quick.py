@@ -1,0 +1,114 @@
+"""The step benchmark with tiny models: what it prints is whole, and a peer that fails is printed as such.
+
+usage: python quick.py SHARDC RATES WORKDIR
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+STEP = pathlib.Path(__file__).resolve().parents[2] / "bench" / "step.py"
+sys.path.insert(0, str(STEP.parent))
+import cases  # noqa: E402
+import step  # noqa: E402
+
+CLASSES = ["products", "convolutions", "attention", "recurrences", "norms", "elementwise", "loss", "optimizer",
+           "casts and reorders", "communication", "rest"]
+
+
+def bench(*words, **environment):
+    shardc, rates, work = sys.argv[1:4]
+    json_file = pathlib.Path(work) / "rows.jsonl"
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    json_file.unlink(missing_ok=True)
+    parts = [sys.executable, str(STEP), shardc, rates, work, "--quick", "--rounds", "1", "--steps", "2", "--json",
+             str(json_file), *words]
+    run = subprocess.run(parts, env={**os.environ, **environment}, capture_output=True, text=True)
+    rows = [json.loads(line) for line in json_file.open()] if json_file.exists() else []
+    return run.returncode, run.stdout + run.stderr, rows
+
+
+class Quick(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """PyTorch's compiler has no C++ compiler here, and nothing from an earlier run."""
+        nowhere = str(pathlib.Path(sys.argv[3]).resolve() / "no-cache")
+        cls.status, cls.said, cls.rows = bench("--only", "gpt2-124m,resnet50,gpt2-124m-bf16", "--any-half", "--modes",
+                                               "eager,compile", CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=nowhere,
+                                               TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+
+    def of(self, metric):
+        return {r["case"]: r for r in self.rows if r["metric"] == metric}
+
+    def test_status(self):
+        self.assertEqual(self.status, 0, self.said)
+
+    def test_classes_are_the_step(self):
+        splits = self.of("split_ms")
+        self.assertEqual(set(splits), {"gpt2-124m", "resnet50", "gpt2-124m-bf16"})
+        for name, r in splits.items():
+            self.assertEqual(list(r["classes"]), CLASSES)
+            self.assertAlmostEqual(sum(c["ms"] for c in r["classes"].values()), r["step"], 6)
+            self.assertLess(abs(r["step"] - r["logged"]), 0.03 * r["logged"] + 0.05, name)
+            for c in CLASSES:
+                self.assertRegex(self.said, rf"(?m)^  {c} +[0-9.]+ +[0-9.]+% +[0-9.]+ +-?[0-9.]+% +[0-9]+$")
+
+    def test_classes_have_their_ops(self):
+        for name, busy in (("gpt2-124m", {"products", "attention", "norms", "elementwise", "loss", "optimizer"}),
+                           ("resnet50", {"convolutions", "norms", "elementwise", "optimizer", "rest"})):
+            classes = self.of("split_ms")[name]["classes"]
+            for c in busy - {"rest"}:
+                self.assertGreater(classes[c]["ms"], 0, (name, c))
+                self.assertGreater(classes[c]["floor"], 0, (name, c))
+            self.assertEqual(classes["recurrences"]["ops"], 0)
+
+    def test_peers(self):
+        tried = [r for r in self.rows if r["metric"] == "tried"]
+        self.assertEqual(len(tried), 4 + 8 + 4)
+        for r in tried:
+            if "compile" in r["peer_name"]:
+                self.assertIn("nonexistent", r["failed"].lower() + self.said)
+                self.assertIn(f"{r['peer_name']:45} failed: exit 1: ", self.said)
+            else:
+                self.assertLess(r["loss_differs"], 2e-2 if "bf16" in r["case"] else 1e-3)
+                self.assertGreater(r["peer"], 0)
+
+    def test_time_and_memory(self):
+        for r in [*self.of("step_ms").values(), *self.of("resident_mib").values()]:
+            self.assertIn("PyTorch", r["peer_name"])
+            self.assertLessEqual(r["ratio_min"], r["ratio_max"])
+        for r in self.of("resident_mib").values():
+            self.assertGreater(r["ours"], r["planned"])
+        self.assertEqual(set(self.of("step_ms")), {"gpt2-124m", "resnet50", "gpt2-124m-bf16"})
+
+    def test_rates(self):
+        rates = next(r for r in self.rows if r["metric"] == "rates")
+        self.assertEqual(set(rates["products"]), {"f32", "bf16"})
+        self.assertTrue(all(rate > 0 for _, rate in rates["bandwidth"]))
+
+
+class Refused(unittest.TestCase):
+    def test_unknown_row(self):
+        status, said, rows = bench("--only", "gpt3")
+        self.assertEqual((status, rows), (2, []))
+        self.assertIn("no row is called gpt3; rows: gpt2-124m, ", said)
+
+    def test_unknown_mode(self):
+        status, said, rows = bench("--modes", "lazy")
+        self.assertEqual((status, rows), (2, []))
+        self.assertIn("no mode is called lazy; modes: eager, compile, max-autotune", said)
+
+    def test_losses_that_differ(self):
+        """Also those that are no numbers."""
+        ours, same, other, nan = (step.Entry(None) for _ in range(4))
+        ours.losses, same.losses, other.losses, nan.losses = [2.0, 1.0], [2.0, 1.0001], [2.0, 1.01], [2.0, math.nan]
+        row = cases.rows(True)["mlp"]
+        self.assertEqual(step.differing(row, ours, [same, other, nan]), [other, nan])
+        self.assertEqual(step.differing(cases.rows(True)["bert-base-bf16"], ours, [same, other, nan]), [nan])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
