@@ -51,8 +51,8 @@ def lstm(width, classes):
 
 TEXT = dict(tokens=True, optimize=True)
 IMAGE = dict(batch_norm=True, image=True)
-LLAMA_160M = dict(vocab_size=32000, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
-                  max_position_embeddings=2048)
+LLAMA_160M = dict(vocab_size=32000, hidden_size=768, intermediate_size=3072, num_hidden_layers=12,
+                  num_attention_heads=12, max_position_embeddings=2048)
 
 # what step.py trains
 STEPS = {

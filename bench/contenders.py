@@ -23,11 +23,11 @@ warnings.simplefilter("ignore")  # of exporters
 logging.disable(logging.WARNING)
 HERE = pathlib.Path(__file__).resolve().parent
 HANDICAPS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND",
-             "OMP_PLACES", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
-             "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_VERBOSE",
-             "DNNL_VERBOSE", "ATEN_CPU_CAPABILITY", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCH_LOGS",
-             "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_PERTURB_",
-             "MALLOC_CHECK_", "GLIBC_TUNABLES")
+             "OMP_PLACES", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY",
+             "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
+             "DNNL_MAX_CPU_ISA", "ONEDNN_VERBOSE", "DNNL_VERBOSE", "ATEN_CPU_CAPABILITY", "TORCH_COMPILE_DISABLE",
+             "TORCHDYNAMO_DISABLE", "TORCH_LOGS", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_",
+             "MALLOC_TRIM_THRESHOLD_", "MALLOC_PERTURB_", "MALLOC_CHECK_", "GLIBC_TUNABLES")
 # By default glibc returns big blocks to the system after every step, which costs a PyTorch step up to a fifth
 KEEP_MEMORY = {"OMP_WAIT_POLICY": "passive", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 WARM = 2  # steps of a run of ours that are not timed, as those of peers.py
@@ -97,7 +97,8 @@ class Ours:
 
     def command(self, steps, *options):
         return [self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
-                "--steps", steps, "--lr", 1e-4, "--threads", self.args.threads, "--log", self.work / "log.jsonl", *options]
+                "--steps", steps, "--lr", 1e-4, "--threads", self.args.threads, "--log", self.work / "log.jsonl",
+                *options]
 
     def logged(self):
         return [r for r in map(json.loads, open(self.work / "log.jsonl")) if "step_ms" in r]
@@ -125,7 +126,8 @@ class Ours:
     def traced(self, steps):
         """A run that writes trace.json of its last steps; returns the largest resident set in MiB, all of it."""
         (self.work / "log.jsonl").unlink(missing_ok=True)
-        parts = self.command(steps + WARM, "--trace", self.work / "trace.json", f"--trace-steps={WARM + 1}:{steps + WARM}")
+        parts = self.command(steps + WARM, "--trace", self.work / "trace.json",
+                             f"--trace-steps={WARM + 1}:{steps + WARM}")
         call([sys.executable, "-S", HERE / "resident.py", self.work / "resident", *parts])
         return int((self.work / "resident").read_text()) * 1024 / MIB
 
@@ -180,8 +182,9 @@ class Peer:
         parts = [sys.executable, str(HERE / "peers.py"), self.row.name, self.variant.mode, layout, "--threads",
                  str(self.args.threads), "--clock", self.args.clock, *(["--quick"] if self.args.quick else [])]
         extra = KEEP_MEMORY if self.variant.keep_memory else {}
-        self.process = subprocess.Popen(parts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(self.log, "w"),
-                                        env={**clean_environment(), **extra})
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(parts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                            env={**clean_environment(), **extra})
 
     def turn(self, steps):
         if not self.process:

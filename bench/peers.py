@@ -27,11 +27,12 @@ import models
 
 WARM, BATCHES = 2, 4
 CLOCK = {"wall": time.perf_counter, "processor": time.process_time}
-COMPILE = {"eager": lambda f: f, "compile": torch.compile, "max-autotune": lambda f: torch.compile(f, mode="max-autotune")}
+COMPILE = {"eager": lambda f: f, "compile": torch.compile,
+           "max-autotune": lambda f: torch.compile(f, mode="max-autotune")}
 
 
 def resident_mib(field):
-    """RssAnon, RssFile: memory, and pages of files such as libraries; VmHWM: both, at most since the last reset_peak."""
+    """RssAnon, RssFile: memory, and pages of files such as libraries; VmHWM: both, at most since reset_peak."""
     return next(int(s.split()[1]) for s in open("/proc/self/status") if s.startswith(field)) / 1024
 
 

@@ -21,10 +21,11 @@ KINDS = {
     "convolutions": "conv conv_grad_x conv_grad_w",
     "attention": "attention attention_grad rope",
     "recurrences": "recurrence recurrence_grad",
-    "norms": "layer_norm layer_norm_grad rms_norm rms_norm_grad bn_stats bn_grad_stats softmax softmax_grad log_softmax "
-             "log_softmax_grad",
+    "norms": "layer_norm layer_norm_grad rms_norm rms_norm_grad bn_stats bn_grad_stats softmax softmax_grad "
+             "log_softmax log_softmax_grad",
     "elementwise": "fused dropout dropout_mask draw",
-    "loss": "cross_entropy cross_entropy_grad linear_cross_entropy linear_cross_entropy_grad report_loss report_accuracy",
+    "loss": "cross_entropy cross_entropy_grad linear_cross_entropy linear_cross_entropy_grad report_loss "
+            "report_accuracy",
     "optimizer": "update_shard sumsq step_scalars",
     "casts and reorders": "cast bitcast pack transpose copy concat split slice slice_grad pad broadcast to_f8 f8_scale",
     "communication": "issue wait all_gather reduce_scatter all_reduce reduce broadcast_flat broadcast_buffers "
@@ -40,8 +41,10 @@ CLASS_OF = {kind: name for name, kinds in KINDS.items() for kind in kinds.split(
 
 SPINS = "2000"  # for which threads wait before they sleep, as in training programs
 
-def measure_rates(program, dtypes, threads):
-    return json.loads(contenders.call([program, *dtypes], {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": SPINS}))
+def measure_rates(program, seconds, dtypes, threads):
+    """seconds: for each rate."""
+    environment = {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": SPINS}
+    return json.loads(contenders.call([program, seconds, *dtypes], environment))
 
 
 def machine_file(rates, path):
@@ -54,7 +57,8 @@ def machine_file(rates, path):
                "flops.f32": f32, "flops.bf16": half, "flops.f16": half, "special": rates["special"],
                "efficiency.matmul": 1, "efficiency.conv": 1, "efficiency.attention": 1, "efficiency.attention_grad": 1,
                "latency.kernel": 0, "link.bandwidth": rates["bandwidth"][-1][1], "link.latency": 0}
-    path.write_text(json.dumps({"name": "this machine", "device": "cpu", **{k: [v, source] for k, v in numbers.items()}}))
+    sourced = {key: [value, source] for key, value in numbers.items()}
+    path.write_text(json.dumps({"name": "this machine", "device": "cpu", **sourced}))
 
 
 def floor_ms(work, rates):

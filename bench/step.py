@@ -80,7 +80,8 @@ class Entry:
 
 
 def make_room(peers, turn, wanted_mib):
-    """Peers keep their models while others have turns, as long as there is memory; those whose turn is farthest stop."""
+    """Peers keep their models while others have turns, as long as there is memory; the one whose turn is farthest away
+    stops first."""
     for e in [*reversed(peers[turn + 1:]), *reversed(peers[:turn])]:
         if peers[turn].who.process or available_mib() >= wanted_mib:
             return
@@ -101,8 +102,8 @@ def play(args, ours, peers, planned_mib):
 # ---- tables ----
 
 def show_contenders(ours, peers):
-    print(f"  {'contender':45} {'ms':>9} {'ratio':>6} {'min..max':>11} {'last loss':>10} {'differs':>8} {'peak MiB':>9}")
-    print(f"  {'shardc':45} {ours.ms:9.2f} {'':>6} {'':>11} {ours.losses[-1]:10.5f} {'':>8} {ours.peak_mib:9,.0f}")
+    print(f"  {'contender':45} {'ms':>9} {'ratio':>6} {'min..max':>11} {'last loss':>10} {'differs':>8} {'MiB':>7}")
+    print(f"  {'shardc':45} {ours.ms:9.2f} {'':>6} {'':>11} {ours.losses[-1]:10.5f} {'':>8} {ours.peak_mib:7,.0f}")
     for e in peers:
         if e.failed:
             print(f"  {e.who.name:45} failed: {e.failed}")
@@ -110,7 +111,7 @@ def show_contenders(ours, peers):
         ratios = e.ratios(ours)
         spread = f"{min(ratios):.2f}..{max(ratios):.2f}"
         print(f"  {e.who.name:45} {e.ms:9.2f} {statistics.median(ratios):6.2f} {spread:>11} {e.losses[-1]:10.5f} "
-              f"{e.difference(ours):8.1e} {e.peak_mib:9,.0f}", flush=True)
+              f"{e.difference(ours):8.1e} {e.peak_mib:7,.0f}", flush=True)
 
 
 def show_split(parts):
@@ -152,7 +153,8 @@ def tried_rows(row, ours, peers):
 
 
 def split_row(row, ours, parts):
-    return dict(case=row.name, metric="split_ms", step=parts.step_ms, logged=ours.who.logged()[parts.number - 1]["step_ms"],
+    logged = ours.who.logged()[parts.number - 1]["step_ms"]
+    return dict(case=row.name, metric="split_ms", step=parts.step_ms, logged=logged,
                 classes={name: dict(ms=p.ms, floor=p.floor, ops=p.ops) for name, p in parts.classes.items()})
 
 
@@ -177,9 +179,9 @@ def run_row(args, row, rates):
     planned_mib = plan["memory"]["total"] / MIB
     play(args, ours, peers, planned_mib)
     ours.peak_mib = ours.who.traced(TRACED)
-    print(f"{row.name}: {'bf16' if row.half else 'f32'}, batch {row.case.batch} x {'x'.join(map(str, row.case.sample))}, "
-          f"{args.threads} threads, {args.rounds} rounds of {args.steps} steps, {args.clock} time, load "
-          f"{os.getloadavg()[0]:.1f}, took {time.monotonic() - begin:.0f} s")
+    batch, load = "x".join(map(str, [row.case.batch, *row.case.sample])), os.getloadavg()[0]
+    print(f"{row.name}: {'bf16' if row.half else 'f32'}, batch {batch}, {args.threads} threads, {args.rounds} rounds "
+          f"of {args.steps} steps, {args.clock} time, load {load:.1f}, took {time.monotonic() - begin:.0f} s")
     show_contenders(ours, peers)
     parts = split.split(ours.who.work, rates)
     show_split(parts)
@@ -211,7 +213,8 @@ def options():
     p.add_argument("--steps", type=int, default=3, help="of a turn")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--modes", default=",".join(MODES), help="of PyTorch, by comma")
-    p.add_argument("--patience", type=float, default=900, help="seconds that a peer has for an answer, compiling included")
+    p.add_argument("--patience", type=float, default=900,
+                   help="seconds that a peer has for an answer, compiling included")
     p.add_argument("--clock", choices=("wall", "processor"), default="wall")
     p.add_argument("--any-half", action="store_true", help="bf16 rows even if the processor has no such units")
     p.add_argument("--quick", action="store_true", help="tiny models, to try the benchmark")
@@ -231,7 +234,8 @@ def main():
     args, chosen = options()
     args.work.mkdir(parents=True, exist_ok=True)
     half = args.any_half or has_half_units()
-    rates = split.measure_rates(args.rates, ["f32", "bf16"] if half else ["f32"], args.threads)
+    dtypes = ["f32", "bf16"] if half else ["f32"]
+    rates = split.measure_rates(args.rates, 0.02 if args.quick else 0.5, dtypes, args.threads)
     print(f"rates, {args.threads} threads: {json.dumps(rates)}", flush=True)
     args.machine = args.work / "machine.json"
     split.machine_file(rates, args.machine)
@@ -255,7 +259,8 @@ def main():
 
 def show_rows(args, rows):
     unit = "wall ms" if args.clock == "wall" else "processor ms"
-    print(f"{'case':17} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   ({unit}, {args.threads} threads; memory MiB)")
+    units = f"{unit}, {args.threads} threads; memory: MiB"
+    print(f"{'case':17} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   ({units})")
     for r in rows:
         if "ratio" in r:
             what = "" if r["metric"].startswith("step") else "memory, "

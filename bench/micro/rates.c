@@ -1,10 +1,11 @@
 /* bench/micro/rates.c: the rates that no training step on this machine exceeds, from which the floors of a step follow.
  *
- * usage: bench_rates TYPE..              TYPE: f32, bf16 or f16; OMP_NUM_THREADS threads; make bench builds it
+ * usage: bench_rates SECONDS TYPE..      TYPE: f32, bf16 or f16; OMP_NUM_THREADS threads; make bench builds it
  *
  * Prints one JSON object: of each type the flop/s of the fastest of some large products and of some convolutions;
  * bytes/s, read and written, of a sum in place by the bytes that it works on, in rising order; exponentials a second of
- * numbers in the nearest cache.  Each is the best of several runs.  Exit status: 0; 2: a type has no such name. */
+ * numbers in the nearest cache.  Each is the best of several runs, which take SECONDS together or a little longer.  Exit
+ * status: 0; 2: SECONDS is no number above 0, or a type has no such name; 3: there is too little memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 #include "kernels/kernels.h"
 
 enum { WORK = 64 << 20 };
-static const double PATIENCE = 0.5; /* seconds that a body is repeated for, and at least REPEATS times */
 enum { REPEATS = 3 };
+static double patience; /* seconds that a body is repeated for, and at least REPEATS times */
 static void *work;
 
 static double now(void)
@@ -30,7 +31,7 @@ static double now(void)
 #define TIME(best, body) do { \
 	best = INFINITY; \
 	double from_ = now(); \
-	for (int r_ = 0; r_ < REPEATS || now() - from_ < PATIENCE; r_++) { \
+	for (int r_ = 0; r_ < REPEATS || now() - from_ < patience; r_++) { \
 		double t_ = now(); \
 		body; \
 		best = fmin(best, now() - t_); \
@@ -146,10 +147,15 @@ static void print_types(const char *name, double (*of)(KDType type), char **type
 
 int main(int argc, char **argv)
 {
+	patience = argc > 1 ? strtod(argv[1], NULL) : 0;
+	if (!(patience > 0)) {
+		fprintf(stderr, "usage: bench_rates SECONDS TYPE.. (f32, bf16, f16)\n");
+		return 2;
+	}
 	work = numbers(WORK / 4);
 	printf("{");
-	print_types("products", best_product, argv + 1, argc - 1);
-	print_types("convolutions", best_convolution, argv + 1, argc - 1);
+	print_types("products", best_product, argv + 2, argc - 2);
+	print_types("convolutions", best_convolution, argv + 2, argc - 2);
 	printf("\"bandwidth\": [");
 	for (int64_t bytes = 1 << 17; bytes <= 1 << 29; bytes *= 4)
 		printf("%s[%lld, %.4g]", bytes > 1 << 17 ? ", " : "", (long long)bytes, bandwidth(bytes));
