@@ -71,7 +71,8 @@ class Ours:
     def __init__(self, args, row):
         self.args, self.row = args, row
         self.work = pathlib.Path(args.work) / (row.name + (".quick" if args.quick else ""))
-        self.words = [self.work / "model.onnx", "--loss=cross_entropy", "--optimizer=adamw",
+        self.words = [self.work / "model.onnx", f"--loss=cross_entropy{':axis=1' if row.case.dense else ''}",
+                      "--optimizer=adamw",
                       *(["--param-dtype=bf16"] if row.half else [])]
         self.work.mkdir(parents=True, exist_ok=True)
         self.prepare()
