@@ -4,8 +4,8 @@
  *
  * Prints one JSON object: of each type the flop/s of the fastest of some large products and of some convolutions;
  * bytes/s, read and written, of a sum in place by the bytes that it works on, in rising order; exponentials a second of
- * numbers in the nearest cache.  Each is the best of several runs, which take SECONDS together or a little longer.  Exit
- * status: 0; 2: SECONDS is no number above 0, or a type has no such name; 3: there is too little memory. */
+ * numbers in the nearest cache.  Each is the best of several runs, which take SECONDS together or a little longer.
+ * Exit status: 0; 2: SECONDS is no number above 0, or a type has no such name; 3: there is too little memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,8 +67,8 @@ static double convolution(KDType type, int64_t c, int64_t in, int64_t o, int64_t
 {
 	int64_t n = 8, pad = k / 2;
 	KConvDesc d = {.dtype = type, .to = type, .rank = 2, .n = n, .c = c, .o = o, .group = 1, .in = {in, in},
-		.out = {in, in}, .kernel = {k, k}, .stride = {1, 1}, .dilation = {1, 1}, .pad = {pad, pad}, .pad_end = {pad, pad},
-		.layout = 1, .work_bytes = WORK};
+		.out = {in, in}, .kernel = {k, k}, .stride = {1, 1}, .dilation = {1, 1}, .pad = {pad, pad},
+		.pad_end = {pad, pad}, .layout = 1, .work_bytes = WORK};
 	KPrim *run = k_conv_create(&d), *to_x = k_conv_grad_x_create(&d), *to_w = k_conv_grad_w_create(&d);
 	void *x = numbers(n * in * in * c), *w = numbers(o * c * k * k), *y = numbers(n * in * in * o);
 	double forward, grad_x, grad_w;
