@@ -347,9 +347,17 @@ predict-time: all $(VENV)/ready
 searched: all $(VENV)/ready
 	$(PYTHON) tests/predict/searched.py $(BUILD)/shardc $(BUILD)/predict-time $(SEARCHED)
 
-## bench: training steps against PyTorch, compile time, memory
-bench: all $(VENV)/ready
-	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
+## bench: training steps against PyTorch, by class of op, and memory (BENCH="--only gpt2-124m --rounds 2": a part of it;
+##   all of it takes two hours on two cores)
+bench: all $(BUILD)/bench_rates $(VENV)/ready
+	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
+# As the loops of a training program are compiled.
+$(BUILD)/bench_rates: bench/micro/rates.c $(BUILD)/lib/native/libshardrt.a
+	$(CC) $(CFLAGS) -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -o $@ $^ $(RTLIBS)
+
+## bench-quick: the benchmark itself, with tiny models (two minutes)
+bench-quick: all $(BUILD)/bench_rates $(VENV)/ready
+	$(PYTHON) tests/bench/quick.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench/quick
 
 ## bench-ranks: two ranks against one of two threads, and against PyTorch's fully_shard and DDP (a quarter of an hour)
 RANKS ?= --variants fsdp,fsdp-keep,ddp,ddp-view
@@ -374,6 +382,7 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers published recipes doors ranks ranks-same ranks-faults crash matrix features features-full threads predict-time searched bench bench-ranks \
+	sizes schedulers published recipes doors ranks ranks-same ranks-faults crash matrix features features-full threads predict-time \
+	searched bench bench-quick bench-ranks \
 	bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -34,7 +34,7 @@ import torch
 
 import cases  # adds tests/parity to the path
 import models
-from step import clean_environment
+from contenders import clean_environment
 
 EVERY, STEPS = 20, 40
 KINDS = {1: "full", 2: "sharded"}  # the kind of checkpoint that is saved beside steps, by the number of ranks

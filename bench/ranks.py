@@ -27,7 +27,7 @@ import torch
 
 import cases  # adds tests/parity to the path
 import models
-from step import KEEP_MEMORY, clean_environment
+from contenders import KEEP_MEMORY, clean_environment
 
 WORLD, WARMUP = 2, 2
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "oss")

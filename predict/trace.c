@@ -20,12 +20,14 @@ static const char *stream_name(int stream)
 	}
 }
 
-/* What a kernel is and does, so that what it was measured to take elsewhere becomes a rate. */
+/* What a kernel is and does, so that what it was measured to take elsewhere becomes a rate.  dtype: of its products. */
 static void put_work(FILE *f, const Op *op, const LayoutRank *who, Arena *a)
 {
 	Work w = cost_of(op, who);
-	fprintf(f, ",\"kernel\":\"%s\",\"flops\":%.0f,\"moved\":%.0f",
-		str_escape(a, ESCAPE_JSON, cost_signature(op, &w, a)), w.flops, w.bytes);
+	fprintf(f, ",\"kernel\":\"%s\",\"class\":\"%s\",\"flops\":%.0f,\"moved\":%.0f,\"special\":%.0f",
+		str_escape(a, ESCAPE_JSON, cost_signature(op, &w, a)), cost_class_text[w.class], w.flops, w.bytes, w.special);
+	if (w.flops > 0)
+		fprintf(f, ",\"dtype\":\"%s\"", dtype_info[w.dtype].text);
 }
 
 /* begin: when the program does, in seconds. */

@@ -264,7 +264,7 @@ static void updates(void)
 	KUpdate u = {p, {m, v}, g, K_F32, seg, 64, &group, &s, false};
 	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(&u));
 	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_momentum_f32(&u));
-	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, NULL, g, K_F32, seg, 64, 2, NULL));
+	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, g, K_F32, seg, 64, 2, NULL));
 	free(p), free(m), free(v), free(g);
 }
 

@@ -21,6 +21,7 @@ class Case:
     tokens: bool = False      # integer input below `classes`; labels have the sample's shape
     batch_norm: bool = False
     image: bool = False
+    dense: tuple = ()         # shape of a sample's labels where each place has one; the logits' classes are axis 1
     zero_grad: tuple = ()     # (parameter name suffix, begin, end as fractions): true gradient is zero
     optimize: bool = False    # the exporter's optimizer may run: nothing in the model is small enough to be folded
     slow: bool = False        # left out of quick runs
@@ -185,7 +186,7 @@ def make_data(case, samples, seed):
         x = torch.randint(0, case.classes, (samples, *case.sample), generator=g)
         return x, torch.randint(0, case.classes, (samples, *case.sample), generator=g)
     return (torch.randn(samples, *case.sample, generator=g),
-            torch.randint(0, case.classes, (samples,), generator=g))
+            torch.randint(0, case.classes, (samples, *case.dense), generator=g))
 
 
 def export(case, module, path, exporter):
