@@ -8,9 +8,9 @@
  * taken once a step, so a weight that is gathered again for backward, or an activation that is kept in bf16, is only
  * rounded again.
  *
- * Stay as they are: products that make logits or another output of the model, and the gradients of those; products in
- * f32, of several matrices, or whose rows, columns or sums are no multiple of 16; operands that are columns of wider
- * rows.  Says how many of them there are. */
+ * Stay as they are: products that make logits or another output of the model, behind which no weight is read, and the
+ * gradients of those; products in f32, of several matrices, or whose rows, columns or sums are no multiple of 16;
+ * operands that are columns of wider rows.  Says how many of them there are. */
 #include "passes/passes.h"
 
 enum { MULTIPLE = 16 };
@@ -37,6 +37,8 @@ typedef struct Fp8 {
 	PtrMap *weight;      /* symbol -> how it stands in forward */
 	PtrMap *read;        /* tensor that a product by a weight reads in forward -> itself */
 	PtrMap *grad;        /* tensor that gives a gradient of one of those -> itself */
+	PtrMap *left_grad;   /* tensor that a product by a weight that stays as it is reads in backward -> itself */
+	PtrMap *weights_behind; /* op of forward or eval that reads a weight, or is read by one that does -> itself */
 	PtrMap *scale[2][SEC_COUNT]; /* by e5m2: tensor, or symbol of a weight, -> its scale */
 	VEC(Product) products;
 	VEC(Quantised *) tensors; /* of the section */
@@ -77,21 +79,60 @@ static bool fits(const Op *op)
 		if (value_whole(op_in(op, i)) != op_in(op, i))
 			return false;
 	int64_t n = y->dim[y->rank - 1], k = a->dim[a->rank - (ta ? 2 : 1)];
-	return n > 0 && k > 0 && n % MULTIPLE == 0 && k % MULTIPLE == 0 && type_numel(y) / n % MULTIPLE == 0;
+	return type_numel(y) > 0 && k > 0 && n % MULTIPLE == 0 && k % MULTIPLE == 0 && type_numel(y) / n % MULTIPLE == 0;
 }
 
+/* ---- outputs ---- */
+
+static bool shows(const Op *op) { return op_info[op->kind].flags & VIEW || op->kind == OP_CAST || op->kind == OP_JOIN; }
+
 /* Whether v is, without further computation, logits or an output of the model. */
-static bool is_output(const Value *v)
+static bool is_shown(const Value *v)
 {
-	for (const Use *u = v->uses; u; u = u->next) {
-		const Op *op = u->op;
-		bool shows = op_info[op->kind].flags & VIEW || op->kind == OP_CAST || op->kind == OP_JOIN;
-		if (op->kind == OP_CROSS_ENTROPY || op->kind == OP_OUTPUT || op->kind == OP_REPORT_LOSS
-				|| op->kind == OP_REPORT_ACC || (shows && is_output(op->out[0])))
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->kind == OP_CROSS_ENTROPY || u->op->kind == OP_OUTPUT || (shows(u->op) && is_shown(u->op->out[0])))
+			return true;
+	return false;
+}
+
+static bool reads_weight(const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		while (v && v->op->n_in == 1 && shows(v->op) && v->op->kind != OP_VIEW_OP)
+			v = op_in(v->op, 0);
+		if (v && v->op->kind == OP_VIEW_OP && v->type.rank > 1)
 			return true;
 	}
 	return false;
 }
+
+/* Whether what is made of v in its section takes a further weight. */
+static bool has_weight_behind(const Fp8 *f, const Value *v)
+{
+	for (const Use *u = v->uses; u; u = u->next) {
+		const Op *op = u->op->parent ? u->op->parent : u->op;
+		if (op->section == v->op->section && ptrmap_get(f->weights_behind, op))
+			return true;
+	}
+	return false;
+}
+
+static void find_weights_behind(Fp8 *f, int section)
+{
+	for (Op *op = f->m->last[section]; op; op = op->prev) {
+		bool behind = reads_weight(op);
+		for (int i = 0; i < op->n_out; i++)
+			behind = behind || has_weight_behind(f, op->out[i]);
+		if (behind)
+			ptrmap_put(f->weights_behind, op, op);
+	}
+}
+
+/* Whether v makes an output: whatever the loss computes of it, and whether or not it is scaled or shifted first. */
+static bool is_output(const Fp8 *f, const Value *v) { return is_shown(v) || !has_weight_behind(f, v); }
+
+/* ---- weights ---- */
 
 static intptr_t standing(const Fp8 *f, const Symbol *s)
 {
@@ -102,7 +143,7 @@ static intptr_t standing(const Fp8 *f, const Symbol *s)
 static void note_weights(Fp8 *f, const Op *op)
 {
 	const Op *view = weight_of(op);
-	intptr_t how = !fits(op) || is_output(op->out[0]) ? LEFT : attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN;
+	intptr_t how = !fits(op) || is_output(f, op->out[0]) ? LEFT : attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN;
 	for (int64_t i = 0; i < op_n_params(view); i++) {
 		const Symbol *s = view->sym->unit->params[view->sym->member + i];
 		intptr_t was = standing(f, s);
@@ -121,15 +162,29 @@ static intptr_t standing_of(const Fp8 *f, const Op *view)
 }
 
 /* Sets the operands of a product that gives the gradient of a weight: one of them was read in forward, or the other
- * gives the gradient of what was. */
+ * gives the gradient of what was, and is not that of the result of a product that stays as it is. */
 static bool find_gradient(const Fp8 *f, const Op *op, DType to[2])
 {
-	for (int i = 0; i < 2; i++)
-		if (ptrmap_get(f->read, tensor_of(op_in(op, i))) || ptrmap_get(f->grad, tensor_of(op_in(op, !i)))) {
+	for (int i = 0; i < 2; i++) {
+		Value *x = tensor_of(op_in(op, i)), *dy = tensor_of(op_in(op, !i));
+		if (ptrmap_get(f->grad, dy) || (ptrmap_get(f->read, x) && !ptrmap_get(f->left_grad, dy))) {
 			to[i] = DT_E4M3;
 			to[!i] = DT_E5M2;
 			return true;
 		}
+	}
+	return false;
+}
+
+/* Whether v is, or is added to, the gradient of a parameter. */
+static bool is_collected(const Value *v)
+{
+	for (const Use *u = v->uses; u; u = u->next) {
+		const Op *op = u->op;
+		bool adds = op_sum(op) == v || op->kind == OP_ADD || op->kind == OP_FUSED || shows(op);
+		if (op->kind == OP_COLLECT || op->kind == OP_ACCUMULATE || (adds && is_collected(op->out[0])))
+			return true;
+	}
 	return false;
 }
 
@@ -138,7 +193,7 @@ static bool chooses_gradient(Fp8 *f, const Op *op, DType to[2])
 {
 	bool product = op->kind == OP_MATMUL || (op->kind == OP_ACCUMULATE && op->n_in == 2);
 	return product && op->section == SEC_BACKWARD && !weight_of(op) && attr_get_int(op->attrs, "ta", 0) && fits(op)
-		&& find_gradient(f, op, to);
+		&& (op->kind == OP_ACCUMULATE || is_collected(op->out[0])) && find_gradient(f, op, to);
 }
 
 /* The same of a product by a weight. */
@@ -148,12 +203,14 @@ static bool chooses_weight(Fp8 *f, const Op *op, DType to[2])
 	if (!view)
 		return false;
 	intptr_t how = standing_of(f, view);
+	Value *x = tensor_of(op_in(op, 0));
 	if (how == UNSEEN || how == LEFT || !fits(op)) {
 		f->left++;
+		if (op->section == SEC_BACKWARD)
+			ptrmap_put(f->left_grad, x, x);
 		return false;
 	}
 	bool forward = how == (attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN);
-	Value *x = tensor_of(op_in(op, 0));
 	to[0] = forward ? DT_E4M3 : DT_E5M2;
 	to[1] = DT_E4M3;
 	ptrmap_put(forward ? f->read : f->grad, x, x);
@@ -215,6 +272,19 @@ static void quantise(Fp8 *f, Quantised *q)
 
 /* ---- products ---- */
 
+/* What is known of a tensor is known of what takes its place. */
+static void inherit(Fp8 *f, const Value *from, Value *to)
+{
+	for (int e5m2 = 0; e5m2 < 2; e5m2++)
+		for (int s = 0; s < SEC_COUNT; s++) {
+			Value *scale = ptrmap_get(f->scale[e5m2][s], from);
+			if (scale)
+				ptrmap_put(f->scale[e5m2][s], to, scale);
+		}
+	if (ptrmap_get(f->read, from))
+		ptrmap_put(f->read, to, to);
+}
+
 static void replace(Fp8 *f, Product *p)
 {
 	Op *op = p->op;
@@ -241,6 +311,7 @@ static void replace(Fp8 *f, Product *p)
 	Value *now = ir_emit(&b, OP_MATMUL_F8, in[5] ? 6 : in[4] ? 5 : 4, in,
 		attr_dtype(f->m, NULL, "to", y->type.dtype));
 	ir_replace_uses(y, now);
+	inherit(f, y, now);
 	now->name = y->name;
 	ir_remove(f->m, op);
 }
@@ -282,10 +353,12 @@ static int convert(Fp8 *f)
 	for (int s = 0; s < SEC_COUNT; s++) {
 		f->scale[0][s] = ptrmap_new(f->a);
 		f->scale[1][s] = ptrmap_new(f->a);
-		if (s == SEC_FORWARD || s == SEC_EVAL)
-			IR_FOR_OPS(f->m, s, op)
-				if (op->kind == OP_MATMUL && weight_of(op))
-					note_weights(f, op);
+		if (s != SEC_FORWARD && s != SEC_EVAL)
+			continue;
+		find_weights_behind(f, s);
+		IR_FOR_OPS(f->m, s, op)
+			if (op->kind == OP_MATMUL && weight_of(op))
+				note_weights(f, op);
 	}
 	for (int s = 0; s < SEC_COUNT; s++) {
 		run_section(f, s);
@@ -299,9 +372,9 @@ bool pass_fp8(Module *m, const Options *o, Diag *d)
 	if (o->precision.matmul_dtype != MATMUL_FP8)
 		return true;
 	Fp8 f = {.m = m, .a = arena_new()};
-	f.weight = ptrmap_new(f.a);
-	f.read = ptrmap_new(f.a);
-	f.grad = ptrmap_new(f.a);
+	PtrMap **const maps[] = {&f.weight, &f.read, &f.grad, &f.left_grad, &f.weights_behind};
+	for (int i = 0; i < COUNT_OF(maps); i++)
+		*maps[i] = ptrmap_new(f.a);
 	int n = convert(&f);
 	if (n)
 		diag_info(d, "fp8", "%d products read 8-bit floats; %d by weights stay as they are", n, f.left);

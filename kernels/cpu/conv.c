@@ -262,7 +262,7 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 	KPrim *p = NULL;
 	if (d->w_layout && !klayout_find(d->w_layout))
 		k_fail("conv: unknown weight layout %s", d->w_layout);
-	if (numel(d->rank, d->out) == 0 || d->n == 0)
+	if (numel(d->rank, d->in) == 0 || numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
 	p = conv_product_create(d, kind);
 	if (!p)

@@ -10,6 +10,7 @@
  *
  * Returns NULL for f32 and f64, channels-first data, more than two spatial dims, packed weights, several outputs for a
  * channel, kernels of more than TALL rows, and dilations whose ring would not fit. */
+#include "kernels/cpu/conv_axis.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
@@ -18,11 +19,8 @@
 enum { CT = K_DEPTHWISE_CHANNELS, DV = CT / VW, COLS = VW == 16 ? 4 : 2, TAPS = 3, TALL = 32, BAND = 32 };
 enum { WIDE_MOST = 64, RING = 192 }; /* columns of a tile of the result, and of all rows of a ring */
 
-/* Result i meets operand (i * step + k * dilation - left) / up at tap k, where that is a whole number in [0, from). */
-typedef struct Axis { int64_t from, to, taps, step, up, dilation, left; } Axis;
-
 typedef struct Depthwise {
-	Axis h, w;
+	ConvAxis h, w;
 	int64_t n, c, blocks, slots; /* blocks of channels; rows of the ring */
 	int64_t cols, tiles, wide;   /* columns of a tile of the result, tiles, columns of a row of the ring */
 	KDType type;
@@ -34,19 +32,9 @@ typedef struct Ring { float at[RING * CT]; int64_t next; } Ring;
 
 /* ---- geometry ---- */
 
-static Axis axis_of(const KConvDesc *d, int i, bool turned)
-{
-	if (i < 0) /* one spatial dim is an image of height 1 */
-		return (Axis){1, 1, 1, 1, 1, 1, 0};
-	int64_t reach = (d->kernel[i] - 1) * d->dilation[i];
-	if (turned)
-		return (Axis){d->out[i], d->in[i], d->kernel[i], 1, d->stride[i], d->dilation[i], reach - d->pad[i]};
-	return (Axis){d->in[i], d->out[i], d->kernel[i], d->stride[i], 1, d->dilation[i], d->pad[i]};
-}
-
 static Depthwise depthwise_of(const KConvDesc *d, bool turned)
 {
-	Depthwise s = {.h = axis_of(d, d->rank - 2, turned), .w = axis_of(d, d->rank - 1, turned), .n = d->n, .c = d->c,
+	Depthwise s = {.h = conv_axis(d, d->rank - 2, turned), .w = conv_axis(d, d->rank - 1, turned), .n = d->n, .c = d->c,
 		.blocks = ceil_div(d->c, CT), .type = d->dtype, .turned = turned};
 	int64_t reach = (s.w.taps - 1) * s.w.dilation + 1;
 	s.slots = (s.h.taps - 1) * s.h.dilation / s.h.up + 1;
@@ -108,8 +96,8 @@ static void ring_fill(Ring *r, const Depthwise *s, const uint16_t *x, int64_t i,
 /* The ring's row that row i meets at tap k; NULL: none. */
 static const float *ring_row(const Ring *r, const Depthwise *s, int64_t i, int64_t k)
 {
-	int64_t t = i * s->h.step + k * s->h.dilation - s->h.left, q = t / s->h.up;
-	return t < 0 || t % s->h.up || q >= s->h.from ? NULL : r->at + q % s->slots * s->wide * CT;
+	int64_t q = conv_axis_met(&s->h, i, k);
+	return q < 0 ? NULL : r->at + q % s->slots * s->wide * CT;
 }
 
 /* ---- forward, and the gradient of x ---- */

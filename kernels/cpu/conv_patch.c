@@ -5,17 +5,15 @@
  * of K_PATCH_BYTES and multiplied by weights that were brought into that order.  The gradient of x is the forward with
  * its taps turned round, where strides leave zeros in the rows.  A gradient of w is summed in f32 over the chunks, in
  * order.  Products round once from f32 sums. */
+#include "kernels/cpu/conv_axis.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/work.h"
 
-/* Result i meets operand (i * step + k * dilation - left) / up at tap k, where that is a whole number in [0, from). */
-typedef struct Axis { int64_t step, up, dilation, left; } Axis;
-
 typedef struct Patches {
 	const KConvDesc *d;
-	Axis axis[3];
-	const int64_t *from, *to;     /* spatial dims of the operand of which rows are made, and of the result */
+	ConvAxis axis[3];
+	const int64_t *to;            /* spatial dims of the result */
 	int64_t group, in, out, taps; /* channels of a group on either side */
 	int64_t rows, chunk, width;   /* rows in all and in a chunk, elements of a row */
 	bool turned;
@@ -25,13 +23,10 @@ static Patches patches_of(const KConvDesc *d, ConvKind kind)
 {
 	bool turned = kind == CONV_GRAD_X;
 	int64_t c = d->c / d->group, o = d->o / d->group;
-	Patches s = {.d = d, .from = turned ? d->out : d->in, .to = turned ? d->in : d->out, .group = d->group,
+	Patches s = {.d = d, .to = turned ? d->in : d->out, .group = d->group,
 		.in = turned ? o : c, .out = turned ? c : o, .taps = numel(d->rank, d->kernel), .turned = turned};
-	for (int i = 0; i < d->rank; i++) {
-		int64_t reach = (d->kernel[i] - 1) * d->dilation[i];
-		s.axis[i] = turned ? (Axis){1, d->stride[i], d->dilation[i], reach - d->pad[i]}
-			: (Axis){d->stride[i], 1, d->dilation[i], d->pad[i]};
-	}
+	for (int i = 0; i < d->rank; i++)
+		s.axis[i] = conv_axis(d, i, turned);
 	s.rows = d->n * numel(d->rank, s.to);
 	s.width = s.taps * s.in;
 	s.chunk = MAX(1, MIN(s.rows, K_PATCH_BYTES / 2 / MAX(1, s.width)));
@@ -40,30 +35,22 @@ static Patches patches_of(const KConvDesc *d, ConvKind kind)
 
 static int64_t weights_of(const Patches *s) { return s->group * s->out * s->width; }
 
-/* The operand's index along axis i that result index `at` meets at tap `tap`; -1: none. */
-static int64_t met(const Patches *s, int i, int64_t at, int64_t tap)
-{
-	const Axis *a = &s->axis[i];
-	int64_t t = at * a->step + tap * a->dilation - a->left;
-	return t < 0 || t % a->up || t / a->up >= s->from[i] ? -1 : t / a->up;
-}
-
 /* Taps along the last axis of one row; x: channels of the group where that axis begins.  Taps that lie side by side are
  * one copy where the operand's channels are those of one group. */
 static void copy_taps(const Patches *s, uint16_t *to, const uint16_t *x, int64_t at)
 {
 	int last = s->d->rank - 1;
-	const Axis *a = &s->axis[last];
-	int64_t taps = s->d->kernel[last], from = at * a->step - a->left, channels = s->group * s->in;
+	const ConvAxis *a = &s->axis[last];
+	int64_t taps = a->taps, from = at * a->step - a->left, channels = s->group * s->in;
 	if (s->group == 1 && a->up == 1 && a->dilation == 1) {
-		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, s->from[last] - from));
+		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, a->from - from));
 		memset(to, 0, (size_t)(before * s->in) * sizeof *to);
 		memcpy(to + before * s->in, x + (from + before) * s->in, (size_t)((end - before) * s->in) * sizeof *to);
 		memset(to + end * s->in, 0, (size_t)((taps - end) * s->in) * sizeof *to);
 		return;
 	}
 	for (int64_t k = 0; k < taps; k++, to += s->in) {
-		int64_t p = met(s, last, at, k);
+		int64_t p = conv_axis_met(a, at, k);
 		if (p >= 0)
 			memcpy(to, x + p * channels, (size_t)s->in * sizeof *to);
 		else
@@ -75,19 +62,19 @@ static void copy_taps(const Patches *s, uint16_t *to, const uint16_t *x, int64_t
 static void copy_row(const Patches *s, uint16_t *to, const uint16_t *x, int64_t r, int64_t g)
 {
 	int last = s->d->rank - 1;
-	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->d->kernel[last];
+	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->axis[last].taps;
 	unravel(r % positions, s->d->rank, s->to, at);
 	for (int64_t k = 0; k < s->taps; k += taps, to += taps * s->in) {
 		int64_t p = r / positions;
 		bool inside = true;
 		unravel(k, s->d->rank, s->d->kernel, tap);
 		for (int i = 0; i < last; i++) {
-			int64_t q = met(s, i, at[i], tap[i]);
+			int64_t q = conv_axis_met(&s->axis[i], at[i], tap[i]);
 			inside = inside && q >= 0;
-			p = p * s->from[i] + q;
+			p = p * s->axis[i].from + q;
 		}
 		if (inside)
-			copy_taps(s, to, x + (p * s->from[last] * s->group + g) * s->in, at[last]);
+			copy_taps(s, to, x + (p * s->axis[last].from * s->group + g) * s->in, at[last]);
 		else
 			memset(to, 0, (size_t)(taps * s->in) * sizeof *to);
 	}
