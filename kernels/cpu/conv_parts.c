@@ -1,8 +1,8 @@
 /* kernels/cpu/conv_parts.c: f32 convolutions of the library that have the same bits for any number of threads.
  *
  * The library divides some sums by its threads.  Here it runs on one: parts of the batch, which are cut by shape alone,
- * are computed side by side, each in a slot with a primitive and work of its own.  A weight gradient is the sum of those
- * of its parts, in order.  There are as many slots as threads, parts and work allow, and no bit depends on them. */
+ * are computed side by side, each in a slot with a primitive and work of its own.  A weight gradient is the sum of
+ * those of its parts, in order.  There are as many slots as threads, parts and work allow; no bit depends on them. */
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 

@@ -3,8 +3,8 @@ optimizer states and buffers.
 
 The models are those whose steps are timed (workloads.py): transformers, CNNs with all kinds of convolutions, an LSTM, an
 MLP.  Each is trained some steps from the same start at one rank and at two, with 1 to 16 threads a rank, in f32 and in 16
-bits, with options that add kernels.  A run that differs is reported by its first step that does; `--dump` of two programs'
-states is not needed, since tests/unit/test_threads.c compares the primitives one by one.
+bits, with options that add kernels.  A run that differs is reported by its first step that does, or by the files that do;
+which primitive it is says tests/unit/test_threads.c, which compares them one by one.
 
 Without the flag the library divides sums by threads: --plain counts the runs that differ then, and fails if none does,
 because then nothing is tested.

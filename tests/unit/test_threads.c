@@ -89,9 +89,9 @@ static void check_product(const Product *s, int turned, KDType type, KDType to, 
 	float *a = case_floats(count * na, -1, 1), *b = case_floats(count * nb, -1, 1), *c = case_floats(d.n, -1, 1);
 	float *before = case_floats(ny, -1, 1);
 	int64_t bytes = ny * (to == K_F32 ? 4 : 2);
-	Tried t = {.matmul = &d, .y = case_alloc(bytes), .work = case_alloc(K_GEMM_WORK), .bytes = bytes, .n = ny, .type = to,
-		.before = case_halves(before, ny, to), .a = case_halves(a, count * na, type), .b = case_halves(b, count * nb, type),
-		.bias = bias ? case_halves(c, d.n, type) : NULL};
+	Tried t = {.matmul = &d, .y = case_alloc(bytes), .work = case_alloc(K_GEMM_WORK), .bytes = bytes, .n = ny,
+		.type = to, .before = case_halves(before, ny, to), .a = case_halves(a, count * na, type),
+		.b = case_halves(b, count * nb, type), .bias = bias ? case_halves(c, d.n, type) : NULL};
 	char name[128];
 	snprintf(name, sizeof name, "product %lld x %lld x %lld, ta %d tb %d, type %d, case %d", (long long)s->m,
 		(long long)s->n, (long long)s->k, d.ta, d.tb, (int)type, how);
@@ -132,7 +132,8 @@ static const Conv convs[] = {
 	{2, 4, 3, 32, 1, 32, 3, 2, 1}, {2, 4, 3, 16, 1, 32, 7, 2, 3}, {2, 3, 32, 40, 1, 16, 3, 1, 1},
 	{2, 4, 32, 64, 1, 16, 1, 1, 0}, {2, 4, 32, 64, 1, 16, 1, 2, 0}, {2, 4, 48, 48, 48, 16, 3, 1, 1},
 	{2, 35, 48, 48, 48, 8, 3, 2, 1}, {2, 4, 32, 32, 4, 16, 3, 1, 1}, {1, 3, 16, 24, 1, 40, 5, 2, 2},
-	{3, 2, 16, 24, 1, 6, 3, 1, 1}, {2, 1, 64, 64, 1, 7, 3, 1, 1}, {2, 40, 1, 16, 1, 8, 3, 1, 1}, {2, 2, 5, 7, 1, 9, 2, 1, 0},
+	{3, 2, 16, 24, 1, 6, 3, 1, 1}, {2, 1, 64, 64, 1, 7, 3, 1, 1}, {2, 40, 1, 16, 1, 8, 3, 1, 1},
+	{2, 2, 5, 7, 1, 9, 2, 1, 0},
 };
 
 static void check_conv(const Conv *s, int which, int layout, KDType type, KDType to)
