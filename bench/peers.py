@@ -48,9 +48,11 @@ def cross_entropy(case, logits, labels):
 
 
 def use_once(small):
-    """What a first step of any size needs is PyTorch itself: modules, threads, code."""
+    """What a first step needs at any size is PyTorch itself: modules, threads, code."""
     x, labels = models.make_data(small, small.batch, 0)
-    cross_entropy(small, small.build().train()(x), labels).backward()
+    module = small.build().train()
+    cross_entropy(small, module(x), labels).backward()
+    torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True).step()
     gc.collect()
 
 

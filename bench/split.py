@@ -9,6 +9,7 @@ run of the benchmark (micro/rates.c).
 import collections
 import dataclasses
 import json
+import math
 import os
 
 import contenders
@@ -95,11 +96,16 @@ class Split:
     number: int         # of the step in the run, from 1
     step_ms: float
     classes: dict       # {class: Part}, all of KINDS
-    kernels: list       # (class, kernel, Part), what loses most first
+    kernels: list       # (class, kernel, Part), what loses most first; of each op its shortest time in any step
 
 
 def class_of(event, work):
     return CLASS_OF.get(event["cat"]) or COST_CLASSES.get(work.get("class"), "rest")
+
+
+def key_of(event):
+    """The same op in other steps."""
+    return event["name"], event["args"].get("op")
 
 
 def split(work_dir, rates):
@@ -112,11 +118,14 @@ def split(work_dir, rates):
     for e in measured:
         steps[e["args"]["step"]].append(e)
     number, step = min(steps.items(), key=lambda s: sum(e["dur"] for e in s[1]))
+    least = collections.defaultdict(lambda: math.inf)
+    for e in measured:
+        least[key_of(e)] = min(least[key_of(e)], e["dur"])
     classes, kernels = {name: Part() for name in KINDS}, collections.defaultdict(Part)
     for e in step:
         work = works.get(e["args"].get("op"), {}) if e["cat"] not in ("issue", "wait", "host") else {}
         name, floor = class_of(e, work), floor_ms(work, rates) if work else 0
         classes[name].add(e["dur"] / 1e3, floor)
-        kernels[name, work.get("kernel", e["name"])].add(e["dur"] / 1e3, floor)
+        kernels[name, work.get("kernel", e["name"])].add(least[key_of(e)] / 1e3, floor)
     ordered = sorted(((c, k, p) for (c, k), p in kernels.items()), key=lambda r: r[2].floor - r[2].ms)
     return Split(number, sum(e["dur"] for e in step) / 1e3, classes, ordered)

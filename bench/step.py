@@ -123,7 +123,7 @@ def show_split(parts):
     whole = sum(p.floor for p in parts.classes.values())
     print(f"  {'all':20} {parts.step_ms:9.2f} {1:6.1%} {whole:9.2f} {1 - whole / parts.step_ms:6.1%} "
           f"{sum(p.ops for p in parts.classes.values()):5}")
-    print("  farthest from their floors:")
+    print("  farthest from their floors, each op in the step in which it was shortest:")
     for name, kernel, p in parts.kernels[:FARTHEST]:
         print(f"  {p.ms:9.2f} ms, floor {p.floor:8.2f}, {p.ops:4} ops: {name}: {kernel[:120]}", flush=True)
 
