@@ -1,8 +1,8 @@
 /* passes/attend.c: on GPUs, marks the attentions that cuDNN computes (--attention).
  *
- * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a scale
- * above 0, a band in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels compute the rest: masks,
- * whose rows may hide every key, documents, soft caps and dropout.
+ * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a
+ * scale above 0, a band in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels
+ * compute the rest: masks, whose rows may hide every key, documents, soft caps and dropout.
  *
  * `auto` marks forward alone.  The library's gradient that has the same bits in every run writes the gradients of the
  * scores, four bytes of traffic for each pair of row and key, and plans as much memory: 1.5 GiB for 64 samples of 12
@@ -45,8 +45,9 @@ static bool library_serves(const Op *op)
 	Heads n = heads_of(op, at);
 	DType type = op_in(op, at)->type.dtype;
 	bool sizes = n.d % MULTIPLE == 0 && n.dv % MULTIPLE == 0 && n.d <= LONGEST && n.dv <= LONGEST;
-	return (type == DT_BF16 || type == DT_F16) && sizes && !op_in(op, at + 3) && !op_in(op, at + 4)
-		&& attr_get_float(op->attrs, "softcap", 0) == 0 && attr_get_float(op->attrs, "scale", 1) > 0 && !op_draws(op) && type_numel(&op_in(op, at)->type) > 0
+	bool plain = !op_in(op, at + 3) && !op_in(op, at + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
+		&& attr_get_float(op->attrs, "scale", 1) > 0 && !op_draws(op);
+	return (type == DT_BF16 || type == DT_F16) && sizes && plain && type_numel(&op_in(op, at)->type) > 0
 		&& every_row_sees(op, n) && rows_are_aligned(op, at);
 }
 

@@ -53,8 +53,8 @@ static bool graphs_fit(const KAttentionDesc *d)
 	const KAttention *a = &d->a;
 	const int64_t most = 1 << 24;
 	return is_half(d->dtype) && a->mask == K_MASK_NONE && a->softcap == 0 && a->p == 0 && a->scale > 0 && a->b > 0
-		&& a->t > 1 && a->s > 1 && a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128 && pitches_fit(a) && all_see(a)
-		&& !(a->has_left && a->t > a->s) && a->t < most && a->s < most;
+		&& a->t > 1 && a->s > 1 && a->t < most && a->s < most && a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128
+		&& a->dv <= 128 && pitches_fit(a) && all_see(a) && !(a->has_left && a->t > a->s);
 }
 
 static bool version_fits(const KAttention *a, bool grad)
