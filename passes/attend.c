@@ -1,8 +1,8 @@
 /* passes/attend.c: on GPUs, marks the attentions that cuDNN computes (--attention).
  *
- * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a band
- * in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels compute the rest: masks,
- * whose rows may hide every key, documents, soft caps and dropout.
+ * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a
+ * scale above 0, a band in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels
+ * compute the rest: masks, whose rows may hide every key, documents, soft caps and dropout.
  *
  * `auto` marks forward alone.  The library's gradient that has the same bits in every run writes the gradients of the
  * scores, four bytes of traffic for each pair of row and key, and plans as much memory: 1.5 GiB for 64 samples of 12
@@ -24,7 +24,7 @@ static Heads heads_of(const Op *op, int at)
 static bool every_row_sees(const Op *op, Heads n)
 {
 	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
-	bool first = !right || right->i >= 0, last = !left || (left->i >= 0 && n.t <= n.s);
+	bool first = !right || right->i >= 0, last = !left || left->i >= n.t - 1 || (left->i >= 0 && n.t <= n.s);
 	return n.t > 1 && n.s > 1 && first && last;
 }
 
@@ -45,8 +45,9 @@ static bool library_serves(const Op *op)
 	Heads n = heads_of(op, at);
 	DType type = op_in(op, at)->type.dtype;
 	bool sizes = n.d % MULTIPLE == 0 && n.dv % MULTIPLE == 0 && n.d <= LONGEST && n.dv <= LONGEST;
-	return (type == DT_BF16 || type == DT_F16) && sizes && !op_in(op, at + 3) && !op_in(op, at + 4)
-		&& attr_get_float(op->attrs, "softcap", 0) == 0 && !op_draws(op) && type_numel(&op_in(op, at)->type) > 0
+	bool plain = !op_in(op, at + 3) && !op_in(op, at + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
+		&& attr_get_float(op->attrs, "scale", 1) > 0 && !op_draws(op);
+	return (type == DT_BF16 || type == DT_F16) && sizes && plain && type_numel(&op_in(op, at)->type) > 0
 		&& every_row_sees(op, n) && rows_are_aligned(op, at);
 }
 

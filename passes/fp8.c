@@ -304,7 +304,7 @@ static void replace(Fp8 *f, Product *p)
 	if (op->kind == OP_ACCUMULATE) {
 		const Attr *params = attr_find(op->attrs, "params");
 		b.name = arena_printf(f->m->arena, "%s.carried", y->name);
-		in[5] = ir_emit(&b, OP_ACCUMULATE, 0, NULL, params ? attr_int(f->m, NULL, "params", params->ints[0]) : NULL);
+		in[5] = ir_emit(&b, OP_ACCUMULATE, 0, NULL, params ? attr_int(f->m, NULL, "params", params->i) : NULL);
 		b.name = y->name;
 	}
 	b.sym = NULL;

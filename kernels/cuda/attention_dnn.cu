@@ -37,13 +37,23 @@ static bool all_see(const KAttention *a)
 	return right >= 0 && left >= 0 && a->t - 1 - left < a->s;
 }
 
-/* What its graphs compute, whatever the version. */
+/* The same attention without limits of its band that hide nothing: the graphs' numbers hold all others. */
+static KAttention without_idle_limits(KAttention a)
+{
+	a.has_left = a.has_left && a.left < a.t - 1;
+	a.has_right = a.has_right && a.right < a.s - 1;
+	return a;
+}
+
+/* What its graphs compute, whatever the version.  Positions are compared in f32, and raw scores, too, which tells the
+ * largest one before a positive scale only. */
 static bool graphs_fit(const KAttentionDesc *d)
 {
 	const KAttention *a = &d->a;
-	return is_half(d->dtype) && a->mask == K_MASK_NONE && a->softcap == 0 && a->p == 0 && a->b > 0 && a->t > 1
-		&& a->s > 1 && a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128 && pitches_fit(a) && all_see(a)
-		&& !(a->has_left && a->t > a->s) && a->t < INT32_MAX && a->s < INT32_MAX;
+	const int64_t most = 1 << 24;
+	return is_half(d->dtype) && a->mask == K_MASK_NONE && a->softcap == 0 && a->p == 0 && a->scale > 0 && a->b > 0
+		&& a->t > 1 && a->s > 1 && a->t < most && a->s < most && a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128
+		&& a->dv <= 128 && pitches_fit(a) && all_see(a) && !(a->has_left && a->t > a->s);
 }
 
 static bool version_fits(const KAttention *a, bool grad)
@@ -76,6 +86,7 @@ static KPrim *create(const KAttentionDesc *d, bool grad)
 	KPrim *p = prim_new();
 	int64_t rows = d->a.b * d->a.h * d->a.t, before = grad ? kwork_dnn_sums(rows) : 0;
 	p->attention = *d;
+	p->attention.a = without_idle_limits(d->a);
 	if (on_library(p, grad, before)) {
 		p->work = before + p->graph->work;
 		snprintf(p->impl, sizeof p->impl, "cudnn:attention%s, engine %d", grad ? "_grad" : "", (int)p->graph->engine);

@@ -147,16 +147,20 @@ void case_cuda_attention(void)
 		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 130, .d = 8, .dv = 64, .has_left = 1, .left = 40, .has_right = 1},
 		{.b = 1, .h = 1, .hk = 1, .t = 66, .s = 90, .d = 32, .dv = 32, .has_left = 1, .left = 9, .has_right = 1,
 			.right = 3},
-		/* what the library does not serve: rows that see no key, heads of odd sizes */
+		{.b = 1, .h = 2, .hk = 2, .t = 40, .s = 24, .d = 16, .dv = 16, .has_left = 1, .left = (int64_t)1 << 40,
+			.has_right = 1, .right = (int64_t)1 << 40}, /* limits that hide nothing */
+		{.b = 1, .h = 2, .hk = 2, .t = 40, .s = 40, .d = 16, .dv = 16, .has_right = 1, .right = INT32_MAX},
+		/* what the library does not serve: rows that see no key, heads of odd sizes, a scale below 0 */
 		{.b = 1, .h = 2, .hk = 2, .t = 40, .s = 30, .d = 16, .dv = 16, .has_right = 1, .right = -5},
 		{.b = 1, .h = 2, .hk = 2, .t = 20, .s = 20, .d = 12, .dv = 20, .has_right = 1},
+		{.b = 1, .h = 2, .hk = 2, .t = 20, .s = 20, .d = 16, .dv = 16, .scale = -0.25f},
 	};
-	enum { SERVED = 6 };
+	enum { SERVED = 8 };
 	int served = 0;
 	for (int i = 0; i < 2 * (int)(sizeof cases / sizeof *cases); i++) {
 		KAttention a = cases[i / 2];
 		a.layout = i % 2;
-		a.scale = 1 / sqrtf((float)a.d);
+		a.scale = a.scale < 0 ? a.scale : 1 / sqrtf((float)a.d);
 		Attn c = attn_of(a, (i / 2 + i) % 2 ? K_F16 : K_BF16);
 		int n = check(&c);
 		case_true(i / 2 < SERVED || n == 0, "our own kernels compute what the library may not");
