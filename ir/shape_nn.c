@@ -95,7 +95,7 @@ RULE(matmul_epilogue)
 	if (e == EPILOGUE_GELU)
 		out[1] = out[0];
 	else if (!op_in(op, 2))
-		return shape_wrong(err, "matmul_epilogue with epilogue=\"gelu_grad\" wants x, the operand of gelu, as operand 3");
+		return shape_wrong(err, "matmul_epilogue with epilogue=\"gelu_grad\" wants x, gelu's operand, as operand 3");
 	return shape_want(m, err, op, 2, e == EPILOGUE_GELU ? &bias : out) && (!op_in(op, 3)
 		|| shape_wrong(err, "matmul_epilogue with epilogue=\"%s\" adds to no sum", epilogue_info[e].text));
 }

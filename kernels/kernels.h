@@ -140,11 +140,11 @@ void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const floa
 	int64_t k);
 KPrim *k_matmul_create(const KMatmulDesc *d);
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work);
-/* Products with an epilogue: dtype is bf16 or f16; batch dims are rows of a, b is one matrix; of sums there are none; y
- * and the operand that is summed have no pitch. */
+/* Products with an epilogue: dtype is bf16 or f16, to f32 of sums and else dtype; there is no batch; y and the operand
+ * that is summed have no pitch. */
 KPrim *k_matmul_epilogue_create(const KMatmulDesc *d);
-/* gelu: x = op(a) op(b) + bias goes to aux and gelu(x) to y; gelu_grad: y = op(a) op(b) * gelu'(x), where aux is x; sums:
- * y = op(a) op(b), or y += that, and the sums of the columns of a or b, f32, go to aux.  x has y's shape and dtype.  The
+/* gelu: x = op(a) op(b) + bias goes to aux, gelu(x) to y; gelu_grad: y = op(a) op(b) * gelu'(x), where aux is x; sums:
+ * y = op(a) op(b), or y += that, and the f32 sums of the columns of a or b go to aux.  x has y's shape and dtype.  The
  * product is rounded once behind the epilogue, or before and behind it: what the implementation does. */
 void k_matmul_epilogue_run(KPrim *p, void *y, void *aux, const void *a, const void *b, const void *bias, void *work);
 

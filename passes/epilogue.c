@@ -9,7 +9,7 @@
  * gelu, and not read once more for its sums.  It costs nothing but that gelu(x) is kept for backward, where pass fuse
  * else makes it again beside the gradient: so fuse asks here (epilogue_takes), and leaves such ops apart.
  *
- * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone.  That of Ampere GPUs is not
+ * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone.  On Ampere GPUs it is not
  * asked to: the activation costs its products there more than a loop that follows.  oneDNN has no such products, so
  * CPUs keep their loops. */
 #include "ir/epilogue.h"
@@ -74,7 +74,8 @@ static bool is_tanh(const Op *op, OpKind kind)
 static bool takes_gelu(const Op *op)
 {
 	Value *x = is_tanh(op, OP_GELU) ? op_in(op, 0) : NULL;
-	return x && product_of(x) && x->op->section == op->section && x->n_uses > 1 && value_whole(op->out[0]) == op->out[0];
+	return x && product_of(x) && x->op->section == op->section && x->n_uses > 1
+		&& value_whole(op->out[0]) == op->out[0];
 }
 
 /* Whether the product that makes dy can make dy * gelu'(x) instead. */

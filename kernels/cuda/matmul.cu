@@ -218,8 +218,8 @@ static cublasLtEpilogue_t epilogue_of(const KMatmulDesc *d)
 static bool has_aux(const KMatmulDesc *d) { return d->epilogue == K_GELU || d->epilogue == K_GELU_GRAD; }
 static bool has_sums(const KMatmulDesc *d) { return d->epilogue == K_SUMS_A || d->epilogue == K_SUMS_B; }
 
-/* What the library's reference asks: rows of x of a multiple of 8 elements.  Biases, their gradients and x have the type
- * of y, and pointers stand for their alignment until a run sets them. */
+/* What the library's reference asks: rows of x of a multiple of 8 elements.  Biases, their gradients and x have y's
+ * type, and pointers stand for their alignment until a run sets them. */
 static bool describe_epilogue(LtProduct *l, const KMatmulDesc *d)
 {
 	const void *aligned = (const void *)64;

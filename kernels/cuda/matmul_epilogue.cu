@@ -1,8 +1,8 @@
 /* kernels/cuda/matmul_epilogue.cu: products that compute a GELU, its gradient, or sums of columns beside themselves.
  *
- * cublasLt's epilogues do: GELU_AUX(_BIAS), DGELU, BGRADA and BGRADB.  Where it proposes no algorithm with the epilogue,
- * the product is one of its own and a kernel follows: that rounds a product of 16 bits once more, sums are f32 as well,
- * and k_prim_impl begins with "apart". */
+ * cublasLt's epilogues do: GELU_AUX(_BIAS), DGELU, BGRADA and BGRADB.  Where it proposes no algorithm with an epilogue,
+ * a kernel follows the product: that rounds a product of 16 bits once more, sums are f32 as well, and k_prim_impl
+ * begins with "apart". */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"

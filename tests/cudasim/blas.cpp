@@ -186,7 +186,7 @@ static cublasStatus_t check_epilogue(const SimMatmul *op, const SimMatrix *a, co
 			? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 	if (has_aux(op) && (op->aux_ld % 8 || op->aux_ld < (int64_t)d->rows || (uintptr_t)op->aux % 16))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	bool outer = op->epilogue == CUBLASLT_EPILOGUE_BGRADA ? !op->ta : op->epilogue != CUBLASLT_EPILOGUE_BGRADB || op->tb;
+	bool outer = op->epilogue == CUBLASLT_EPILOGUE_BGRADA ? !op->ta : has_aux(op) || op->tb;
 	bool types = is_half(a->type) && (has_aux(op) ? d->type == a->type : true);
 	return types && outer && d->count == 1 && sim_setting("CUDASIM_EPILOGUES", 1) ? CUBLAS_STATUS_SUCCESS
 		: CUBLAS_STATUS_NOT_SUPPORTED;

@@ -299,7 +299,7 @@ void sim_graph_run(cudaStream_t stream, std::shared_ptr<const SimGraph> g, const
 		sim_must_reach(p, (size_t)((last + 1) * size), name.c_str());
 	}
 	sim_must_reach(given.work, (size_t)sim_graph_work(*g), "cudnnBackendExecute: workspace");
-	sim_issue(stream, "cudnnBackendExecute", [g, given, numbers] {
+	sim_issue_kernel(stream, "cudnnBackendExecute", [g, given, numbers] {
 		compute(*g, given, numbers);
 		return true;
 	});

@@ -52,8 +52,8 @@ static void check_gelu(const Sizes *s, KDType t, bool with_bias)
 		want[i] = gelu(o.product[i]);
 	}
 	KPrim *p = product_with(s, t, K_GELU, with_bias, false, &work);
-	CASE_SAME_BITS("product with gelu", y, count * 2, k_matmul_epilogue_run(p, y, x, o.ha, o.hb, with_bias ? hbias : NULL,
-		work));
+	CASE_SAME_BITS("product with gelu", y, count * 2, k_matmul_epilogue_run(p, y, x, o.ha, o.hb,
+		with_bias ? hbias : NULL, work));
 	case_sync();
 	k_prim_free(p);
 	case_close("operand of gelu", case_widened(x, count, t), o.product, count, case_half_bound(t));
