@@ -27,7 +27,7 @@ from gpu_models import build, sample_of  # noqa: E402
 PRODUCTS, BYTES = 790e12, 4.3e12  # a second: the best square product and copy that are expected of an H200
 CLASSES = {  # the first whose list has the op
     "loss head": ["linear_cross_entropy", "linear_cross_entropy_grad", "cross_entropy", "cross_entropy_grad"],
-    "products": ["matmul", "matmul_f8", "accumulate"],
+    "products": ["matmul", "matmul_epilogue", "matmul_f8", "accumulate"],
     "convolutions": ["conv", "conv_grad_x", "conv_grad_w", "conv_transpose"],
     "attention": ["attention", "attention_grad"],
     "norms": ["layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad", "bn_stats", "bn_grad_stats"],
