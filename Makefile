@@ -348,14 +348,14 @@ searched: all $(VENV)/ready
 	$(PYTHON) tests/predict/searched.py $(BUILD)/shardc $(BUILD)/predict-time $(SEARCHED)
 
 ## bench: training steps against PyTorch, by class of op, and memory (BENCH="--only gpt2-124m --rounds 2": a part of it;
-##   all of it takes two hours on two cores)
+##   all of it takes about two hours on two cores)
 bench: all $(BUILD)/bench_rates $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
 # As the loops of a training program are compiled.
 $(BUILD)/bench_rates: bench/micro/rates.c $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -o $@ $^ $(RTLIBS)
 
-## bench-quick: the benchmark itself, with tiny models (two minutes)
+## bench-quick: the benchmark itself, with tiny models (three minutes)
 bench-quick: all $(BUILD)/bench_rates $(VENV)/ready
 	$(PYTHON) tests/bench/quick.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench/quick
 
