@@ -335,10 +335,11 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
-## threads: programs under --threads-exact have the same bits for 1 to 16 threads, at one rank and two (a quarter of an hour;
+## threads: programs under --threads-exact have the same bits for 1 to 16 threads, at one rank and two (long;
 ##   THREADS="--models gpt2 --cases f32": these alone)
 threads: all $(VENV)/ready
 	$(PYTHON) tests/predict/threads.py $(BUILD)/shardc $(BUILD)/threads $(THREADS)
+
 ## predict-time: predicted beside measured steps of 50 cases on this machine, which it calibrates; each runs until its two
 ##   fastest runs agree (allow half an hour; PREDICT="--rounds 1": ten minutes)
 predict-time: all $(VENV)/ready
@@ -348,14 +349,14 @@ searched: all $(VENV)/ready
 	$(PYTHON) tests/predict/searched.py $(BUILD)/shardc $(BUILD)/predict-time $(SEARCHED)
 
 ## bench: training steps against PyTorch, by class of op, and memory (BENCH="--only gpt2-124m --rounds 2": a part of it;
-##   all of it takes about two hours on two cores)
+##   all of it takes hours on two cores)
 bench: all $(BUILD)/bench_rates $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
 # As the loops of a training program are compiled.
 $(BUILD)/bench_rates: bench/micro/rates.c $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -o $@ $^ $(RTLIBS)
 
-## bench-quick: the benchmark itself, with tiny models (three minutes)
+## bench-quick: the benchmark itself, with tiny models (some minutes)
 bench-quick: all $(BUILD)/bench_rates $(VENV)/ready
 	$(PYTHON) tests/bench/quick.py $(BUILD)/shardc $(BUILD)/bench_rates $(BUILD)/bench/quick
 

@@ -13,34 +13,12 @@ import math
 import os
 
 import contenders
-
-# The classes, and the kinds of ops in them; other kinds are in that of their cost class.  A loss head by blocks has its
-# products in the loss; of a batch norm the statistics are a norm, and what follows is in a loop; conversions and
-# additions of biases inside of other ops are theirs.
-KINDS = {
-    "products": "matmul matmul_f8",
-    "convolutions": "conv conv_grad_x conv_grad_w",
-    "attention": "attention attention_grad rope",
-    "recurrences": "recurrence recurrence_grad",
-    "norms": "layer_norm layer_norm_grad rms_norm rms_norm_grad bn_stats bn_grad_stats softmax softmax_grad "
-             "log_softmax log_softmax_grad",
-    "elementwise": "fused dropout dropout_mask draw",
-    "loss": "cross_entropy cross_entropy_grad linear_cross_entropy linear_cross_entropy_grad report_loss "
-            "report_accuracy",
-    "optimizer": "update_shard sumsq step_scalars",
-    "casts and reorders": "cast bitcast pack transpose copy concat split slice slice_grad pad broadcast to_f8 f8_scale",
-    "communication": "issue wait all_gather reduce_scatter all_reduce reduce broadcast_flat broadcast_buffers "
-                     "all_reduce_scalars all_reduce_moments all_reduce_means",
-    "rest": "host",
-}
-COST_CLASSES = {"matmul": "products", "conv": "convolutions", "attention": "attention", "recurrence": "recurrences",
-                "loops": "elementwise", "update": "optimizer", "collectives": "communication"}
-CLASS_OF = {kind: name for name, kinds in KINDS.items() for kind in kinds.split()}
-
+from classes import KINDS, class_of
 
 # ---- rates ----
 
 SPINS = "2000"  # for which threads wait before they sleep, as in training programs
+
 
 def measure_rates(program, seconds, dtypes, threads):
     """seconds: for each rate."""
@@ -99,10 +77,6 @@ class Split:
     kernels: list       # (class, kernel, Part), what loses most first; of each op its shortest time in any step
 
 
-def class_of(event, work):
-    return CLASS_OF.get(event["cat"]) or COST_CLASSES.get(work.get("class"), "rest")
-
-
 def key_of(event):
     """The same op in other steps."""
     return event["name"], event["args"].get("op")
@@ -124,7 +98,7 @@ def split(work_dir, rates):
     classes, kernels = {name: Part() for name in KINDS}, collections.defaultdict(Part)
     for e in step:
         work = works.get(e["args"].get("op"), {}) if e["cat"] not in ("issue", "wait", "host") else {}
-        name, floor = class_of(e, work), floor_ms(work, rates) if work else 0
+        name, floor = class_of(e["cat"], work.get("class")), floor_ms(work, rates) if work else 0
         classes[name].add(e["dur"] / 1e3, floor)
         kernels[name, work.get("kernel", e["name"])].add(least[key_of(e)] / 1e3, floor)
     ordered = sorted(((c, k, p) for (c, k), p in kernels.items()), key=lambda r: r[2].floor - r[2].ms)

@@ -1,4 +1,4 @@
-/* ir/epilogue.c: shapes and values of products with an epilogue. */
+/* ir/epilogue.c: the table of epilogues, and the values of products with one. */
 #include "ir/epilogue.h"
 #include "ir/eval.h"
 

@@ -513,6 +513,17 @@ Value *ir_reshape(Builder *b, Value *x, int rank, const int64_t *dim)
 	return ir_emit(b, OP_RESHAPE, 1, &x, attr_ints(b->m, NULL, "shape", rank, dim));
 }
 
+Value *ir_sum_so_far(Builder *b, const Op *accumulate)
+{
+	Builder of = *b;
+	int64_t n = op_n_params(accumulate);
+	of.sym = accumulate->sym;
+	of.name = arena_printf(b->m->arena, "%s.carried", accumulate->out[0]->name);
+	Value *sum = ir_emit(&of, OP_ACCUMULATE, 0, NULL, n > 1 ? attr_int(b->m, NULL, "params", n) : NULL);
+	sum->op->order = accumulate->order;
+	return sum;
+}
+
 Value *ir_transpose(Builder *b, Value *x, const int *perm)
 {
 	int64_t p[IR_MAX_RANK];

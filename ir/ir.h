@@ -446,6 +446,7 @@ Value *ir_const_float(Builder *b, DType dtype, double v);               /* rank 
 Value *ir_const_int(Builder *b, DType dtype, int64_t v);                /* rank 0 */
 Value *ir_const_full(Builder *b, Type type, double v);                  /* all elements are v */
 Value *ir_reshape(Builder *b, Value *x, int rank, const int64_t *dim);  /* x itself when equal */
+Value *ir_sum_so_far(Builder *b, const Op *accumulate);  /* what the accumulate of a product adds it to */
 Value *ir_transpose(Builder *b, Value *x, const int *perm);             /* x itself when identity */
 Value *ir_broadcast(Builder *b, Value *x, const Type *to);              /* x itself when equal */
 Value *ir_cast(Builder *b, Value *x, DType to);                         /* x itself when equal */

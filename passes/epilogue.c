@@ -9,9 +9,9 @@
  * gelu, and not read once more for its sums.  It costs nothing but that gelu(x) is kept for backward, where pass fuse
  * else makes it again beside the gradient: so fuse asks here (epilogue_takes), and leaves such ops apart.
  *
- * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone.  On Ampere GPUs it is not
- * asked to: the activation costs its products there more than a loop that follows.  oneDNN has no such products, so
- * CPUs keep their loops. */
+ * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone.  GPUs before Hopper keep
+ * the loop of GELU: the activation is taken to cost a product more there, which is not measured.  oneDNN has no such
+ * products, so CPUs keep their loops. */
 #include "ir/epilogue.h"
 #include "passes/passes.h"
 
@@ -223,23 +223,12 @@ static bool gives_weight_gradient(const Op *op)
 		&& !attr_get_int(op->attrs, "tb", 0) && op->out[0]->type.dtype == DT_F32 && op->out[0]->type.rank == 2;
 }
 
-/* The sum so far of a product that adds to the gradient of micro-batches before. */
-static Value *carried(Builder *b, const Op *op)
-{
-	const Attr *params = attr_find(op->attrs, "params");
-	b->sym = op->sym;
-	b->name = arena_printf(b->m->arena, "%s.carried", op->out[0]->name);
-	Value *sum = ir_emit(b, OP_ACCUMULATE, 0, NULL, params ? attr_int(b->m, NULL, "params", params->ints[0]) : NULL);
-	sum->op->order = op->order;
-	b->sym = NULL;
-	return sum;
-}
-
 static void fuse_sums(Module *m, Op *op, int summed, Op *reduce)
 {
 	Value *was = op->out[0], *sums = reduce->out[0];
 	Builder b = {.m = m, .section = op->section, .before = op, .loc = op->loc};
-	Value *in[] = {op_in(op, 0), op_in(op, 1), NULL, op->kind == OP_ACCUMULATE ? carried(&b, op) : op_sum(op)};
+	Value *in[] = {op_in(op, 0), op_in(op, 1), NULL, op->kind == OP_ACCUMULATE ? ir_sum_so_far(&b, op)
+		: op_sum(op)};
 	Attr *attrs = attr_int(m, attr_int(m, NULL, "ta", 1), "tb", 0);
 	attrs = attr_str(m, attr_dtype(m, attrs, "to", DT_F32), "epilogue",
 		epilogue_info[summed ? EPILOGUE_SUMS_B : EPILOGUE_SUMS_A].text);

@@ -39,6 +39,8 @@ typedef struct Fp8 {
 	PtrMap *grad;        /* tensor that gives a gradient of one of those -> itself */
 	PtrMap *left_grad;   /* tensor that a product by a weight that stays as it is reads in backward -> itself */
 	PtrMap *weights_behind; /* op of forward or eval that reads a weight, or is read by one that does -> itself */
+	PtrMap *shown;       /* value that is, without further computation, logits or an output of the model -> itself */
+	PtrMap *collected;   /* value that is, or is added to, the gradient of a parameter -> itself */
 	PtrMap *scale[2][SEC_COUNT]; /* by e5m2: tensor, or symbol of a weight, -> its scale */
 	VEC(Product) products;
 	VEC(Quantised *) tensors; /* of the section */
@@ -86,14 +88,31 @@ static bool fits(const Op *op)
 
 static bool shows(const Op *op) { return op_info[op->kind].flags & VIEW || op->kind == OP_CAST || op->kind == OP_JOIN; }
 
-/* Whether v is, without further computation, logits or an output of the model. */
-static bool is_shown(const Value *v)
+/* Finds the values that get to an op at which `ends` holds, through ops at which `passes_on` does and through sums that
+ * products are added to. */
+static void find_backwards(Fp8 *f, int section, PtrMap *found, bool ends(const Op *op), bool passes_on(const Op *op))
 {
-	for (const Use *u = v->uses; u; u = u->next)
-		if (u->op->kind == OP_CROSS_ENTROPY || u->op->kind == OP_OUTPUT || (shows(u->op) && is_shown(u->op->out[0])))
-			return true;
-	return false;
+	for (Op *op = f->m->last[section]; op; op = op->prev) {
+		bool end = ends(op), on = false;
+		for (int i = 0; i < op->n_out && !end; i++)
+			on = on || ptrmap_get(found, op->out[i]);
+		for (int i = 0; i < op->n_in; i++) {
+			Value *v = op_in(op, i);
+			if (v && (end || (on && (passes_on(op) || op_sum(op) == v))))
+				ptrmap_put(found, v, v);
+		}
+	}
 }
+
+static bool makes_output(const Op *op) { return op->kind == OP_CROSS_ENTROPY || op->kind == OP_OUTPUT; }
+
+/* An accumulate of two operands adds their product. */
+static bool takes_gradient(const Op *op)
+{
+	return op->kind == OP_COLLECT || (op->kind == OP_ACCUMULATE && op->n_in < 2);
+}
+
+static bool adds(const Op *op) { return op->kind == OP_ADD || op->kind == OP_FUSED || shows(op); }
 
 static bool reads_weight(const Op *op)
 {
@@ -130,7 +149,7 @@ static void find_weights_behind(Fp8 *f, int section)
 }
 
 /* Whether v makes an output: whatever the loss computes of it, and whether or not it is scaled or shifted first. */
-static bool is_output(const Fp8 *f, const Value *v) { return is_shown(v) || !has_weight_behind(f, v); }
+static bool is_output(const Fp8 *f, const Value *v) { return ptrmap_get(f->shown, v) || !has_weight_behind(f, v); }
 
 /* ---- weights ---- */
 
@@ -176,24 +195,12 @@ static bool find_gradient(const Fp8 *f, const Op *op, DType to[2])
 	return false;
 }
 
-/* Whether v is, or is added to, the gradient of a parameter. */
-static bool is_collected(const Value *v)
-{
-	for (const Use *u = v->uses; u; u = u->next) {
-		const Op *op = u->op;
-		bool adds = op_sum(op) == v || op->kind == OP_ADD || op->kind == OP_FUSED || shows(op);
-		if (op->kind == OP_COLLECT || op->kind == OP_ACCUMULATE || (adds && is_collected(op->out[0])))
-			return true;
-	}
-	return false;
-}
-
 /* Whether a product that gives the gradient of a weight reads 8-bit floats, and of which types. */
 static bool chooses_gradient(Fp8 *f, const Op *op, DType to[2])
 {
 	bool product = op->kind == OP_MATMUL || (op->kind == OP_ACCUMULATE && op->n_in == 2);
 	return product && op->section == SEC_BACKWARD && !weight_of(op) && attr_get_int(op->attrs, "ta", 0) && fits(op)
-		&& (op->kind == OP_ACCUMULATE || is_collected(op->out[0])) && find_gradient(f, op, to);
+		&& (op->kind == OP_ACCUMULATE || ptrmap_get(f->collected, op->out[0])) && find_gradient(f, op, to);
 }
 
 /* The same of a product by a weight. */
@@ -299,15 +306,7 @@ static void replace(Fp8 *f, Product *p)
 		in[2 + i] = p->q[i]->scale;
 	}
 	in[4] = op_in(op, 2);
-	in[5] = op_sum(op);
-	b.sym = op->sym;
-	if (op->kind == OP_ACCUMULATE) {
-		const Attr *params = attr_find(op->attrs, "params");
-		b.name = arena_printf(f->m->arena, "%s.carried", y->name);
-		in[5] = ir_emit(&b, OP_ACCUMULATE, 0, NULL, params ? attr_int(f->m, NULL, "params", params->i) : NULL);
-		b.name = y->name;
-	}
-	b.sym = NULL;
+	in[5] = op->kind == OP_ACCUMULATE ? ir_sum_so_far(&b, op) : op_sum(op);
 	Value *now = ir_emit(&b, OP_MATMUL_F8, in[5] ? 6 : in[4] ? 5 : 4, in,
 		attr_dtype(f->m, NULL, "to", y->type.dtype));
 	ir_replace_uses(y, now);
@@ -356,10 +355,12 @@ static int convert(Fp8 *f)
 		if (s != SEC_FORWARD && s != SEC_EVAL)
 			continue;
 		find_weights_behind(f, s);
+		find_backwards(f, s, f->shown, makes_output, shows);
 		IR_FOR_OPS(f->m, s, op)
 			if (op->kind == OP_MATMUL && weight_of(op))
 				note_weights(f, op);
 	}
+	find_backwards(f, SEC_BACKWARD, f->collected, takes_gradient, adds);
 	for (int s = 0; s < SEC_COUNT; s++) {
 		run_section(f, s);
 		n += f->products.n;
@@ -372,7 +373,8 @@ bool pass_fp8(Module *m, const Options *o, Diag *d)
 	if (o->precision.matmul_dtype != MATMUL_FP8)
 		return true;
 	Fp8 f = {.m = m, .a = arena_new()};
-	PtrMap **const maps[] = {&f.weight, &f.read, &f.grad, &f.left_grad, &f.weights_behind};
+	PtrMap **const maps[] = {&f.weight, &f.read, &f.grad, &f.left_grad, &f.weights_behind, &f.shown,
+		&f.collected};
 	for (int i = 0; i < COUNT_OF(maps); i++)
 		*maps[i] = ptrmap_new(f.a);
 	int n = convert(&f);

@@ -20,26 +20,12 @@ import tempfile
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests/gpu"))
+sys.path[:0] = [str(ROOT / "tests/gpu"), str(ROOT / "bench")]
+from classes import KINDS, class_of  # noqa: E402
 from kit import ADAMW, BENCHES, LOSS, call, export, export_absent  # noqa: E402
 from gpu_models import build, sample_of  # noqa: E402
 
 PRODUCTS, BYTES = 790e12, 4.3e12  # a second: the best square product and copy that are expected of an H200
-CLASSES = {  # the first whose list has the op
-    "loss head": ["linear_cross_entropy", "linear_cross_entropy_grad", "cross_entropy", "cross_entropy_grad"],
-    "products": ["matmul", "matmul_epilogue", "matmul_f8", "accumulate"],
-    "convolutions": ["conv", "conv_grad_x", "conv_grad_w", "conv_transpose"],
-    "attention": ["attention", "attention_grad"],
-    "norms": ["layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad", "bn_stats", "bn_grad_stats"],
-    "sums": ["reduce_sum", "reduce_mean"],
-    "casts": ["cast", "f8_scale", "to_f8"],
-    "optimizer": ["update_shard", "sumsq"],
-    "elementwise and moves": None,
-}
-
-
-def class_of(op):
-    return next(name for name, ops in CLASSES.items() if ops is None or op in ops)
 
 
 def expected(shardc, model, flags, machine, work):
@@ -47,12 +33,12 @@ def expected(shardc, model, flags, machine, work):
     trace = work / "trace.json"
     trace.unlink(missing_ok=True)
     call(shardc, "plan", model, *flags, f"--machine={machine}", f"--trace={trace}")
-    rows = {name: [0, 0, 0, 0, 0] for name in CLASSES}
+    rows = {name: [0, 0, 0, 0, 0] for name in KINDS}
     for e in json.loads(trace.read_text())["traceEvents"]:
         if "kernel" not in e.get("args", {}):
             continue
         flops, moved = e["args"]["flops"], e["args"]["moved"]
-        row = rows[class_of(e["cat"])]
+        row = rows[class_of(e["cat"], e["args"].get("class"))]
         for i, more in enumerate((1, flops, moved, 1e3 * max(flops / PRODUCTS, moved / BYTES), e["dur"] / 1e3)):
             row[i] += more
     rows = {name: row for name, row in rows.items() if row[0]}
