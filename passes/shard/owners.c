@@ -14,10 +14,12 @@
 
 enum { BUCKET_MAX = 1 << 23 };
 
-static int least_loaded(const int64_t *load, int world)
+/* The rank with the smallest load, the lowest among equals, after `placed` parameters: they lie on the ranks below
+ * `placed`, so the ranks above the next one are as empty as it is and need no look. */
+static int least_loaded(const int64_t *load, int world, int placed)
 {
 	int best = 0;
-	for (int r = 1; r < world; r++)
+	for (int r = 1; r < MIN(world, placed + 1); r++)
 		if (load[r] < load[best])
 			best = r;
 	return best;
@@ -28,6 +30,7 @@ static PtrMap *find_owners(const Module *m, const Groups *groups, int world, Are
 {
 	PtrMap *managed = ptrmap_new(a), *owner = ptrmap_new(a);
 	int64_t *load = NEW_N(a, int64_t, world);
+	int placed = 0;
 	for (int g = 0; g < groups->n; g++)
 		for (int i = 0; i < groups->at[g].params.n; i++)
 			ptrmap_put(managed, groups->at[g].params.at[i], owner);
@@ -35,7 +38,7 @@ static PtrMap *find_owners(const Module *m, const Groups *groups, int world, Are
 		const Symbol *s = m->symbols[i];
 		if (!ptrmap_get(managed, s))
 			continue;
-		int to = least_loaded(load, world);
+		int to = least_loaded(load, world, placed++);
 		load[to] += s->trainable ? type_numel(&s->type) : 1;
 		ptrmap_put(owner, s, (void *)(intptr_t)(to + 1));
 	}
@@ -88,28 +91,31 @@ static void add_buckets(Split *s, const Group *g, int owner, const char *name, c
 	}
 }
 
+/* A parameter of a group, as its owner and its place there. */
+typedef struct Owned {
+	int owner, at;
+} Owned;
+
+static int compare_owned(const void *x, const void *y)
+{
+	const Owned *a = x, *b = y;
+	return a->owner != b->owner ? a->owner - b->owner : a->at - b->at;
+}
+
 static void split_group(Split *s, const Group *g, const PtrMap *owner)
 {
-	Map *owners = map_new(s->a); /* owner, in decimal -> its parameters; a map, since few ranks own any of a group */
-	int highest = 0;
-	for (int i = 0; i < g->params.n; i++) {
-		int r = (int)(intptr_t)ptrmap_get(owner, g->params.at[i]) - 1;
-		const char *key = arena_printf(s->a, "%d", r);
-		Params *mine = map_get(owners, key);
-		if (!mine)
-			map_put(owners, key, mine = NEW(s->a, Params));
-		vec_push(s->a, mine, g->params.at[i]);
-		highest = MAX(highest, r);
-	}
-	for (int r = 0; r <= highest; r++) {
-		char key[16];
-		snprintf(key, sizeof(key), "%d", r);
-		Params *mine = map_get(owners, key);
-		if (!mine)
-			continue;
-		const char *name = map_count(owners) == 1 ? g->name : arena_printf(s->a, "%s:%d", g->name, r);
-		sort_by_numel(mine);
-		(s->strategy == STRATEGY_SHARDED_DDP ? add_buckets : add_whole)(s, g, r, name, mine);
+	int n = g->params.n;
+	Owned *owned = NEW_N(s->a, Owned, n);
+	for (int i = 0; i < n; i++)
+		owned[i] = (Owned){(int)(intptr_t)ptrmap_get(owner, g->params.at[i]) - 1, i};
+	qsort(owned, (size_t)n, sizeof(*owned), compare_owned);
+	for (int i = 0, end; i < n; i = end) {
+		Params mine = {0};
+		for (end = i; end < n && owned[end].owner == owned[i].owner; end++)
+			vec_push(s->a, &mine, g->params.at[owned[end].at]);
+		const char *name = end - i == n ? g->name : arena_printf(s->a, "%s:%d", g->name, owned[i].owner);
+		sort_by_numel(&mine);
+		(s->strategy == STRATEGY_SHARDED_DDP ? add_buckets : add_whole)(s, g, owned[i].owner, name, &mine);
 	}
 }
 
