@@ -112,19 +112,11 @@ INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, cons
 			s[i][j] = add ? vec_load(acc + i * CT + j * VW) : (Vec){0};
 	for (int64_t r = 0; r < k->images * k->rows; r++) {
 		const float *b = x + r / k->rows * xi + r % k->rows * xr;
-		for (int64_t p = 0; p < t->ow; p++, b += xc, dy += OT) {
-			Vec v[NV];
-			#pragma GCC unroll 4
-			for (int j = 0; j < NV; j++)
-				v[j] = vec_load(b + j * VW);
-			#pragma GCC unroll 16
-			for (int i = 0; i < rows; i++) {
-				Vec g = vec_all(dy[i]);
-				#pragma GCC unroll 4
-				for (int j = 0; j < NV; j++)
-					s[i][j] += g * v[j];
-			}
-		}
+		int64_t p = 0;
+		for (; p + TURN <= t->ow; p += TURN, dy += TURN * OT)
+			gemm_steps(rows, NV, TURN, s, dy, 1, OT, b + p * xc, xc);
+		for (; p < t->ow; p++, dy += OT)
+			gemm_steps(rows, NV, 1, s, dy, 1, OT, b + p * xc, xc);
 	}
 	#pragma GCC unroll 16
 	for (int i = 0; i < rows; i++)

@@ -60,12 +60,22 @@ void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int
 		tail(m, n - j, k, a, ar, ak, b + j, br, c + j, cr, add);
 }
 
+/* Brings the lines of a tile of c near, where the next tile's sums begin.  A row may lie in two. */
+INLINE void fetch_tile(const float *c, int64_t cr)
+{
+	for (int i = 0; i < MR; i++) {
+		__builtin_prefetch(c + i * cr, 1);
+		__builtin_prefetch(c + i * cr + NV * VW - 1, 1);
+	}
+}
+
 typedef void PanelTile(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add,
 	const float *ahead);
 #define PANEL(r, v) \
 static void panel_##r(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add, \
 	const float *ahead) \
 { \
+	fetch_tile(c + r * cr, cr); \
 	gemm_tile(r < MR ? r : MR, NV, k, a, ar, 1, b, NV * VW, c, cr, add, ahead); \
 }
 ROWS(PANEL, 0)
@@ -85,8 +95,7 @@ typedef void PackedTile(int64_t k, const float *a, const float *b, float *c, int
 static void packed_##r(int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add, \
 	const float *ahead) \
 { \
-	for (int i = 0; i < MR; i++) \
-		__builtin_prefetch(c + (r + i) * cr, 1); \
+	fetch_tile(c + r * cr, cr); \
 	gemm_tile(r < MR ? r : MR, NV, k, a, 1, MR, b, NV * VW, c, cr, add, ahead); \
 }
 ROWS(PACKED, 0)

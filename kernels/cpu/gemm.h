@@ -21,31 +21,62 @@ INLINE Vec vec_load(const float *p) { return *(const VecU *)p; }
 INLINE void vec_store(float *p, Vec v) { *(VecU *)p = v; }
 INLINE Vec vec_all(float x) { return x - (Vec){0}; }
 
-/* mr and nv are constants once this is inlined.  ahead: NULL, or what is fetched meanwhile, a vector for each of k. */
-INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
-	int64_t br, float *c, int64_t cr, bool add, const float *ahead)
+/* s += x v, in the register of s.  Left to itself the compiler puts sums into registers of operands, copies them back
+ * and reads operands from memory for each use. */
+INLINE void vec_fma(Vec *s, Vec x, Vec v)
 {
-	Vec s[MR][NV];
-	#pragma GCC unroll 16
-	for (int i = 0; i < mr; i++)
-		#pragma GCC unroll 4
-		for (int j = 0; j < nv; j++)
-			s[i][j] = add ? vec_load(c + i * cr + j * VW) : (Vec){0};
-	for (int64_t p = 0; p < k; p++) {
+#if defined __FMA__
+	__asm__("vfmadd231ps %2, %1, %0" : "+v"(*s) : "v"(x), "v"(v));
+#else
+	*s += x * v;
+#endif
+}
+
+/* s (mr, nv vectors) += column p of a times row p of b, for p < steps, each added before the next one */
+INLINE void gemm_steps(int mr, int nv, int steps, Vec s[MR][NV], const float *a, int64_t ar, int64_t ak,
+	const float *b, int64_t br)
+{
+	#pragma GCC unroll 4
+	for (int p = 0; p < steps; p++) {
 		Vec v[NV];
 		#pragma GCC unroll 4
 		for (int j = 0; j < nv; j++)
 			v[j] = vec_load(b + p * br + j * VW);
-		if (ahead)
-			__builtin_prefetch(ahead + p * VW, 0, 2);
 		#pragma GCC unroll 16
 		for (int i = 0; i < mr; i++) {
 			Vec x = vec_all(a[i * ar + p * ak]);
 			#pragma GCC unroll 4
 			for (int j = 0; j < nv; j++)
-				s[i][j] += x * v[j];
+				vec_fma(&s[i][j], x, v[j]);
 		}
 	}
+}
+
+/* Columns of a in one turn of a loop: where a core is shared, instructions of the loop itself would delay the sums. */
+enum { TURN = 4 };
+
+/* mr and nv are constants once this is inlined.  ahead: NULL, or what is fetched meanwhile, a vector for each of k. */
+INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add, const float *ahead)
+{
+	enum { LINE = 64 };
+	Vec s[MR][NV];
+	int64_t p = 0;
+	#pragma GCC unroll 16
+	for (int i = 0; i < mr; i++)
+		#pragma GCC unroll 4
+		for (int j = 0; j < nv; j++)
+			s[i][j] = add ? vec_load(c + i * cr + j * VW) : (Vec){0};
+	for (; ahead && p + TURN <= k; p += TURN) {
+		#pragma GCC unroll 4
+		for (int l = 0; l < TURN * VW * 4; l += LINE)
+			__builtin_prefetch((const char *)(ahead + p * VW) + l, 0, 2);
+		gemm_steps(mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+	}
+	for (; p + TURN <= k; p += TURN)
+		gemm_steps(mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+	for (; p < k; p++)
+		gemm_steps(mr, nv, 1, s, a + p * ak, ar, ak, b + p * br, br);
 	#pragma GCC unroll 16
 	for (int i = 0; i < mr; i++)
 		#pragma GCC unroll 4

@@ -1,10 +1,11 @@
 /* kernels/cpu/matmul.c: matrix products.
  *
  * f32 and 16-bit products run on oneDNN: on its blocked gemm (as inner product or matmul) or on its batch-reduce
- * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, and what the library
- * lacks or serves by its reference implementation only (f16 up to its version 2), and all where bits must not depend on
- * the number of threads (k_threads_exact).  A batch in which b is broadcast and a's matrices are contiguous is computed
- * as one taller matrix. */
+ * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, what the library lacks
+ * or serves by its reference implementation only (f16 up to its version 2), large f32 products on vectors of 8 floats,
+ * and all where bits must not depend on the number of threads (k_threads_exact).  A batch in which b is broadcast and
+ * a's matrices are contiguous is computed as one taller matrix. */
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/prim.h"
 
 /* Folds batch dims into m where b does not change along them and a's rows continue from one matrix to the next. */
@@ -110,6 +111,14 @@ static KPrim *create_matmul(const KMatmulDesc *d, PrimAccept *accept)
 	return p;
 }
 
+/* Our own kernel is faster than the library's on vectors of 8 floats, where there are enough rows and columns to share
+ * what packing costs: up to 2 times for gradients of weights, whose rows are often 4096 bytes apart, and at least as
+ * fast for others (bench/NOTES.md).  A batch goes to the library, which is faster with small matrices. */
+static bool own_pays(const KMatmulDesc *d)
+{
+	return VW == 8 && d->dtype == K_F32 && d->n_batch == 0 && d->m >= 128 && d->k >= 64 && d->n >= (d->ta ? 32 : 96);
+}
+
 static void md_2d(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, KDType t, bool transposed)
 {
 	dnnl_dims_t dim = {rows, cols};
@@ -155,6 +164,8 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 	KPrim *p = NULL;
 	if (k_threads_exact && library)
 		return half ? matmul_wide_create(&d) : matmul_packed_create(&d);
+	if (library && own_pays(&d))
+		return matmul_packed_create(&d);
 	bool dense = d.lda == (d.ta ? d.m : d.k) && d.ldb == (d.tb ? d.k : d.n) && d.ldy == d.n;
 	if (library && dense && !half && d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
 		p = create_inner(&d);

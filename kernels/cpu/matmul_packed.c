@@ -9,7 +9,10 @@
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 
-enum { KC = 256, NR = NV * VW, AR = KC + 16, MC = 24 * MR, STACK_COLS = 128, MOST_COLS = 1024, FEW = 2 * MR };
+/* KC x NR of b, which tiles of MR rows of a meet, fill three quarters of the nearest cache, MC x KC of a a third of the
+ * next one. */
+enum { NR = NV * VW, KC = VW == 16 ? 256 : 384, MC = VW == 16 ? 24 * MR : 16 * MR };
+enum { STACK_COLS = 128, MOST_COLS = 1024, FEW = 2 * MR };
 /* Of parts of k: the least length, and with how many tiles of MR x NR there is work for many threads. */
 enum { PART = 1024, TILES = 256, MOST_PARTS = 64 };
 
@@ -26,11 +29,15 @@ typedef struct Rectangle { int64_t i, j, m, n; } Rectangle;
 
 /* ---- packing ---- */
 
+enum { STRIP = 16 }; /* rows of a strip, which are fetched while the strip before is packed */
+
 /* to[p][c] = from[p][c] of n <= width columns; those beyond n are 0.  The width is a constant once this is inlined. */
 INLINE void pack_panel(float *to, const float *from, int64_t row, int64_t n, int64_t width, int64_t depth)
 {
-	for (int64_t p = 0; p < depth && n == width; p++)
+	for (int64_t p = 0; p < depth && n == width; p++) {
+		__builtin_prefetch(from + (p + STRIP) * row);
 		memcpy(to + p * width, from + p * row, (size_t)width * sizeof *to);
+	}
 	for (int64_t p = 0; p < depth && n < width; p++)
 		for (int64_t c = 0; c < width; c++)
 			to[p * width + c] = c < n ? from[p * row + c] : 0;
@@ -40,21 +47,10 @@ INLINE void pack_panel(float *to, const float *from, int64_t row, int64_t n, int
  * and pages of `from`. */
 INLINE void pack_panels(float *to, const float *from, int64_t row, int64_t n, int64_t width, int64_t depth)
 {
-	enum { STRIP = 16 };
 	for (int64_t p = 0; p < depth; p += STRIP)
 		for (int64_t c = 0; c < n; c += width)
 			pack_panel(to + c * depth + p * width, from + p * row + c, row, MIN(width, n - c), width,
 				MIN(STRIP, depth - p));
-}
-
-/* m rows of op(a), AR floats apart; where a is transposed, by panels of MR. */
-static void pack_rows(const Product *x, float *to, int64_t i, int64_t m, int64_t k, int64_t depth)
-{
-	int64_t lda = x->d->lda;
-	for (int64_t r = 0; r < m && !x->d->ta; r++)
-		memcpy(to + r * AR, x->a + (i + r) * lda + k, (size_t)depth * sizeof *to);
-	if (x->d->ta)
-		pack_panels(to, x->a + k * lda + i, lda, m, MR, depth);
 }
 
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
@@ -67,12 +63,13 @@ typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 	a = t_; \
 } while (0)
 
-/* to[p][i] = from[i][p], 8 x 8 */
-INLINE void transpose(float *to, const float *from, int64_t row)
+/* to[p][i] = from[i][p] for n <= 8 rows of 8 columns; to[p][n..8) = 0.  n and `width`, floats from to[p] to to[p + 1],
+ * are constants once this is inlined; rows of `to` are written in order, so they may overlap. */
+INLINE void transpose(float *to, int64_t width, const float *from, int64_t row, int n)
 {
-	Eight v[8];
+	Eight v[8] = {{0}};
 	#pragma GCC unroll 8
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < n; i++)
 		v[i] = *(const Eight *)(from + i * row);
 	#pragma GCC unroll 8
 	for (int i = 0; i < 4; i++)
@@ -85,7 +82,35 @@ INLINE void transpose(float *to, const float *from, int64_t row)
 		SWAP(v[i], v[i + 1], 0, 8, 2, 10, 4, 12, 6, 14, 1);
 	#pragma GCC unroll 8
 	for (int i = 0; i < 8; i++)
-		*(Eight *)(to + i * NR) = v[i];
+		*(Eight *)(to + i * width) = v[i];
+}
+
+/* MR rows of a as a panel.  What is written behind a column is overwritten by the next one. */
+static void pack_turned_rows(float *to, const float *from, int64_t lda, int64_t depth)
+{
+	int64_t p = 0;
+	for (; p + 8 <= depth; p += 8)
+		#pragma GCC unroll 2
+		for (int r = (MR - 1) / 8 * 8; r >= 0; r -= 8)
+			transpose(to + p * MR + r, MR, from + r * lda + p, lda, MIN(8, MR - r));
+	for (; p < depth; p++)
+		for (int r = 0; r < MR; r++)
+			to[p * MR + r] = from[r * lda + p];
+}
+
+/* m rows of op(a), by panels of MR: each its columns, one behind the other.  Rows beyond m are 0. */
+static void pack_rows(const Product *x, float *to, int64_t i, int64_t m, int64_t k, int64_t depth)
+{
+	int64_t lda = x->d->lda, r = 0;
+	if (x->d->ta) {
+		pack_panels(to, x->a + k * lda + i, lda, m, MR, depth);
+		return;
+	}
+	for (; r + MR <= m; r += MR)
+		pack_turned_rows(to + r * depth, x->a + (i + r) * lda + k, lda, depth);
+	for (int64_t p = 0; p < depth && r < m; p++)
+		for (int64_t l = 0; l < MR; l++)
+			to[r * depth + p * MR + l] = r + l < m ? x->a[(i + r + l) * lda + k + p] : 0;
 }
 
 /* One panel of n rows of b, which are columns of op(b). */
@@ -96,7 +121,7 @@ static void pack_turned(const Product *x, float *to, int64_t j, int64_t n, int64
 		const float *from = x->b + (j + c) * ldb + k;
 		int64_t p = 0;
 		for (; p + 8 <= depth; p += 8)
-			transpose(to + p * NR + c, from + p, ldb);
+			transpose(to + p * NR + c, NR, from + p, ldb, 8);
 		for (; p < depth; p++)
 			for (int64_t i = 0; i < 8; i++)
 				to[p * NR + c + i] = from[i * ldb + p];
@@ -122,17 +147,7 @@ static void pack_columns(const Product *x, float *to, int64_t j, int64_t n, int6
 
 /* ---- one thread ---- */
 
-/* y (m, NR) = or += packed blocks */
-static void multiply(const Product *x, float *y, int64_t ldy, const float *a, const float *b, int64_t m, int64_t depth,
-	bool add)
-{
-	if (x->d->ta)
-		gemm_packed(m, depth, a, b, y, ldy, add);
-	else
-		gemm_panel(m, depth, a, AR, b, y, ldy, add);
-}
-
-/* The same for n < NR columns, beside y. */
+/* y (m, n) = or += packed blocks of n < NR columns, beside y */
 static void multiply_few(const Product *x, float *y, const float *a, const float *b, int64_t m, int64_t n,
 	int64_t depth, bool add)
 {
@@ -142,10 +157,9 @@ static void multiply_few(const Product *x, float *y, const float *a, const float
 	for (int64_t i = 0; i < m && add; i++)
 		memset(c + i * NR + n, 0, (size_t)(NR - n) * sizeof *c);
 	for (int64_t i = 0; i < m && n <= VW; i += MR) /* one vector of b's rows */
-		gemm_small(MIN(MR, m - i), VW, depth, a + i * (x->d->ta ? depth : AR), x->d->ta ? 1 : AR, x->d->ta ? MR : 1,
-			b, NR, c + i * NR, NR, add);
+		gemm_small(MIN(MR, m - i), VW, depth, a + i * depth, 1, MR, b, NR, c + i * NR, NR, add);
 	if (n > VW)
-		multiply(x, c, NR, a, b, m, depth, add);
+		gemm_packed(m, depth, a, b, c, NR, add);
 	for (int64_t i = 0; i < m; i++)
 		memcpy(y + i * x->ldy, c + i * NR, (size_t)n * sizeof *c);
 }
@@ -167,7 +181,7 @@ static void few_rows(const Product *x, Rectangle t)
 /* bp: room for KC rows of `cols` columns, which is a multiple of NR. */
 static void rectangle(const Product *x, Rectangle t, float *bp, int64_t cols)
 {
-	float ap[MC * AR];
+	float ap[MC * KC + 8]; /* the last column is written as eight floats */
 	if (x->bias)
 		start_from_bias(x, t);
 	if (t.m <= FEW && !x->d->tb) {
@@ -184,7 +198,7 @@ static void rectangle(const Product *x, Rectangle t, float *bp, int64_t cols)
 				float *y = x->y + (t.i + i) * x->ldy + t.j + j;
 				pack_rows(x, ap, t.i + i, m, x->k + k, depth);
 				for (; c + NR <= n; c += NR)
-					multiply(x, y + c, x->ldy, ap, bp + c * depth, m, depth, add);
+					gemm_packed(m, depth, ap, bp + c * depth, y + c, x->ldy, add);
 				if (c < n)
 					multiply_few(x, y + c, ap, bp + c * depth, m, n - c, depth, add);
 			}
@@ -196,18 +210,19 @@ static void rectangle(const Product *x, Rectangle t, float *bp, int64_t cols)
 /* y as rows x cols rectangles of panels, none without one. */
 typedef struct Grid { int64_t rows, cols; } Grid;
 
-/* For so many threads: those whose largest rectangle is smallest, of these those that pack least. */
+/* For so many threads: the one whose largest rectangle costs least.  Packing an element costs what PACK multiply-adds
+ * do. */
 static Grid grid_for(const KMatmulDesc *d, int64_t threads)
 {
+	enum { PACK = 10 };
 	Grid best = {1, 1};
-	int64_t down = ceil_div(d->m, MR), across = ceil_div(d->n, NR), least = INT64_MAX, least_packed = INT64_MAX;
+	int64_t down = ceil_div(d->m, MR), across = ceil_div(d->n, NR), least = INT64_MAX;
 	for (int64_t rows = 1; rows <= MIN(threads, down); rows++) {
-		int64_t cols = MIN(threads / rows, across), most = ceil_div(down, rows) * ceil_div(across, cols);
-		int64_t packed = d->m * cols + d->n * rows;
-		if (most < least || (most == least && packed < least_packed)) {
+		int64_t cols = MIN(threads / rows, across), m = ceil_div(down, rows) * MR, n = ceil_div(across, cols) * NR;
+		int64_t cost = m * n + PACK * (m + n);
+		if (cost < least) {
 			best = (Grid){rows, cols};
-			least = most;
-			least_packed = packed;
+			least = cost;
 		}
 	}
 	return best;
