@@ -2,9 +2,11 @@
  *
  * Weights arrive row-major, or in a packed layout that the caller names.  Most implementations want a layout of their
  * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked.  Convolutions
- * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, depthwise ones of
- * 16-bit data to conv_depthwise.c, others of 16-bit data for which the library has only a reference implementation to
+ * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, others of f32 on vectors
+ * of 8 floats, where the library is slower (bench/NOTES.md), to conv_tiles.c, depthwise ones of 16-bit data to
+ * conv_depthwise.c, others of 16-bit data for which the library has only a reference implementation to
  * conv_patch.c, and what else it has no other for to conv_plain.c. */
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/layouts.h"
@@ -269,6 +271,8 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 		p = conv_depthwise_create(d, kind);
 	if (!p && kind == CONV_GRAD_W)
 		p = conv_grad_w_create(d);
+	if (!p && VW == 8)
+		p = conv_tiles_create(d, kind);
 	if (!p && (d->dtype == K_F32 || is_half(d->dtype)))
 		p = create_library(d, kind);
 	if (!p)

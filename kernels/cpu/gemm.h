@@ -52,6 +52,25 @@ INLINE void gemm_steps(int mr, int nv, int steps, Vec s[MR][NV], const float *a,
 	}
 }
 
+/* The same of MR rows of a that lie anywhere, from column `at` on, and packed rows of b. */
+INLINE void gemm_rows(int steps, Vec s[MR][NV], const float *const a[MR], int64_t at, const float *b)
+{
+	#pragma GCC unroll 4
+	for (int p = 0; p < steps; p++) {
+		Vec v[NV];
+		#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++)
+			v[j] = vec_load(b + (p * NV + j) * VW);
+		#pragma GCC unroll 16
+		for (int i = 0; i < MR; i++) {
+			Vec x = vec_all(a[i][at + p]);
+			#pragma GCC unroll 4
+			for (int j = 0; j < NV; j++)
+				vec_fma(&s[i][j], x, v[j]);
+		}
+	}
+}
+
 /* Columns of a in one turn of a loop: where a core is shared, instructions of the loop itself would delay the sums. */
 enum { TURN = 4 };
 
