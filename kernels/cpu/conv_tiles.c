@@ -59,8 +59,8 @@ static int64_t packed_bytes(const Tiles *t) { return t->taps * t->in * t->out * 
 
 /* ---- weights ---- */
 
-/* Row k of the weights is channel k % in of tap k / in; chunks of rows are as deep as KC allows: some taps, or a part of
- * the channels of one. */
+/* Row k of the weights is channel k % in of tap k / in.  A chunk of rows is as deep as KC allows: some taps, or a part
+ * of the channels of one. */
 static int64_t chunk_end(const Tiles *t, int64_t k)
 {
 	int64_t tap = k / t->in, parts = ceil_div(t->in, KC), part = ceil_div(t->in, parts);
