@@ -6,7 +6,7 @@
 #include "kernels/cpu/half.h"
 #include "kernels/work.h"
 
-enum { TILE = 64, BLOCK = 64, PIECE = 4096 };
+enum { TILE = 64, BLOCK = 64, PIECE = 4096, FOLDS_MIN = 4096 /* to be joined by more than one thread */ };
 
 static int64_t bn_chunks(int64_t rows)
 {

@@ -20,9 +20,12 @@ static void CONCAT(stats_tile, SUFFIX)(double *mean, double *m2, const T *x, int
 		int64_t rows = MIN(BLOCK, to - r), step = c;
 		WIDE s[TILE] = {0}, q[TILE] = {0};
 		const WIDE *at = ROWS(wide, x + r * c + c0, rows, w, &step);
-		for (int64_t i = 0; i < rows; i++)
+		for (int64_t i = 0; i < rows; i++) {
+			if (r + i + ROWS_EARLY < to)
+				fetch_early(x + (r + i + ROWS_EARLY) * c + c0, w * (int64_t)sizeof *x);
 			for (int64_t j = 0; j < w; j++)
 				s[j] += at[i * step + j];
+		}
 		for (int64_t j = 0; j < w; j++)
 			s[j] /= (WIDE)rows;
 		for (int64_t i = 0; i < rows; i++)
@@ -45,6 +48,7 @@ static void CONCAT(stats_last, SUFFIX)(WIDE *mean, WIDE *var, const T *x, int64_
 		memset(q, 0, (size_t)w * sizeof *q);
 		CONCAT(stats_tile, SUFFIX)(m, q, x, c, c0, w, rows * k / chunks, rows * (k + 1) / chunks);
 	}
+	#pragma omp parallel for schedule(static) if (chunks * c > FOLDS_MIN)
 	for (int64_t i = 0; i < c; i++) {
 		double m = 0, q = 0;
 		for (int64_t k = 0; k < chunks; k++) {
@@ -102,6 +106,10 @@ static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const
 		WIDE d[TILE] = {0}, q[TILE] = {0};
 		for (int64_t i = r; i < end; i++) {
 			const WIDE *g = ROWS(wide_dy, dy + i * c, 1, w, &step), *at = ROWS(wide_x, x + i * c, 1, w, &step);
+			if (i + ROWS_EARLY < to) {
+				fetch_early(dy + (i + ROWS_EARLY) * c, w * (int64_t)sizeof *dy);
+				fetch_early(x + (i + ROWS_EARLY) * c, w * (int64_t)sizeof *x);
+			}
 			for (int64_t j = 0; j < w; j++) {
 				d[j] += g[j];
 				q[j] += g[j] * (at[j] - mean[j]);
@@ -127,6 +135,7 @@ static void CONCAT(grad_last, SUFFIX)(WIDE *sum_dy, WIDE *sum_dy_xhat, const T *
 		CONCAT(grad_tile, SUFFIX)(d, q, dy + c0, x + c0, mean + c0, c, w, rows * k / chunks,
 			rows * (k + 1) / chunks);
 	}
+	#pragma omp parallel for schedule(static) if (chunks * c > FOLDS_MIN)
 	for (int64_t i = 0; i < c; i++) {
 		double d = 0, q = 0;
 		for (int64_t k = 0; k < chunks; k++) {

@@ -17,7 +17,7 @@ typedef struct ReduceOp {
 	void (*store)(void *y, const void *acc, int64_t n, int64_t count);
 } ReduceOp;
 
-enum { COLS = 256, ROW_PIECE = 8192, PARTIALS = 8192, CHUNK_MIN = 4096, LINE = 64, ROWS_EARLY = 8 };
+enum { COLS = 256, ROW_PIECE = 8192, PARTIALS = 8192, CHUNK_MIN = 4096 };
 
 /* The kept and reduced dims of the merged shape without the last one, each with x's strides. */
 typedef struct Reduction {
@@ -53,13 +53,6 @@ static Reduction reduction_plan(int rank, const int64_t *dim, unsigned axes)
 	int64_t total = r.rows * (r.last_kept ? r.n : MIN(r.n, ROW_PIECE));
 	r.chunks = MAX(1, MIN(MIN(r.rows, PARTIALS / MAX(1, r.outputs)), total / CHUNK_MIN));
 	return r;
-}
-
-/* Columns of rows that lie far apart are fetched some rows early: a processor's own prefetching ends with a page. */
-static void fetch_early(const char *from, int64_t bytes)
-{
-	for (int64_t i = 0; i < bytes; i += LINE)
-		__builtin_prefetch(from + i);
 }
 
 /* Reduces the pieces [from, to) of one kept index, columns [c0, c0 + n), or of one result of rows. */
