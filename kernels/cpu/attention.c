@@ -52,12 +52,13 @@ typedef struct Head {
 	Chance chance;
 } Head;
 
-/* Rows of a tensor as floats: in place, or widened. */
+/* Rows of a tensor as floats: in place, or widened, or copied together where they lie far apart: few sets of the
+ * nearest cache would hold them. */
 typedef struct Rows { const float *at; int64_t row; } Rows;
 
 INLINE Rows rows_of(KDType type, const void *from, int64_t row, int64_t first, int64_t n, int64_t width, float *buffer)
 {
-	if (type == K_F32)
+	if (type == K_F32 && (row <= 2 * width || n * width > PACK))
 		return (Rows){(const float *)from + first * row, row};
 	for (int64_t i = 0; i < n; i++)
 		widen(buffer + i * width, at_element(from, type, (first + i) * row), type, width);
