@@ -35,7 +35,7 @@ from contenders import MIB, MODES, Ours, Peer, PeerFailed, variants
 
 STATE_BYTES = 16  # of a parameter: itself, its gradient and two moments in f32
 LOSS_BOUND = {False: 1e-3, True: 2e-2}  # relative difference of losses, in f32 and with bf16 products
-APART = 2
+LATER = 2e-2  # of steps after the first: some models turn last bits into other losses at once, ResNet-50 0.5% in 5
 TRACED = 6  # steps, of which the fastest is split
 FARTHEST = 6  # kernels that are printed
 UNITS = ("avx512_bf16", "amx_bf16", "bf16")
@@ -51,11 +51,6 @@ def available_mib():
 
 
 # ---- rounds ----
-
-def largest(differences):
-    """NaN, if there is any: it is no bound's."""
-    return max(differences, key=lambda d: (d != d, d), default=0)
-
 
 class Entry:
     """What a contender did in all rounds; failed: why it has no more turns."""
@@ -82,7 +77,7 @@ class Entry:
 
     def difference(self, other):
         """The largest relative difference between losses of the same steps."""
-        return largest(abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses))
+        return max((abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses)), key=lambda d: (d != d, d))
 
 
 def make_room(peers, turn, wanted_mib):
@@ -174,12 +169,10 @@ def memory_row(row, ours, peers, planned_mib):
 
 
 def differing(row, ours, peers):
-    """The peers whose losses differ: in the first step, before any update, by more than the bound; in later ones also by
-    more than APART times what two peers differ by, since some models turn last bits into other losses within steps."""
+    """The peers whose losses differ: in the first step, before any update, by more than the bound, or in later ones by
+    more than LATER."""
     bound = LOSS_BOUND[row.half]
-    spread = largest(a.difference(b) for a in peers for b in peers)
-    later = max(bound, APART * spread) if spread == spread else bound
-    return [e for e in peers if not (abs(e.losses[0] / ours.losses[0] - 1) <= bound and e.difference(ours) <= later)]
+    return [e for e in peers if not (abs(e.losses[0] / ours.losses[0] - 1) <= bound and e.difference(ours) <= LATER)]
 
 
 def run_row(args, row, rates):
@@ -259,8 +252,8 @@ def main():
         else:
             found, differ = run_row(args, row, rates)
             rows += found
-            wrong += [f"{row.name}: losses of {name} differ from ours by more than {LOSS_BOUND[row.half]} and more than "
-                      f"{APART} times what PyTorch's configurations differ by"
+            wrong += [f"{row.name}: losses of {name} differ from ours by more than {LOSS_BOUND[row.half]} in the first "
+                      f"step, or {LATER} in a later one"
                       for name in differ]
         with open(args.json, "w") as f:
             f.writelines(json.dumps(r) + "\n" for r in rows)
