@@ -35,7 +35,7 @@ from contenders import MIB, MODES, Ours, Peer, PeerFailed, variants
 
 STATE_BYTES = 16  # of a parameter: itself, its gradient and two moments in f32
 LOSS_BOUND = {False: 1e-3, True: 2e-2}  # relative difference of losses, in f32 and with bf16 products
-LATER = 2e-2  # of steps after the first: some models turn last bits into other losses at once, ResNet-50 0.5% in 5
+LATER = 2e-2  # of steps after the first: some models soon turn last bits into other losses (ResNet-50: 0.5%)
 TRACED = 6  # steps, of which the fastest is split
 FARTHEST = 6  # kernels that are printed
 UNITS = ("avx512_bf16", "amx_bf16", "bf16")
@@ -75,9 +75,9 @@ class Entry:
     def ratios(self, ours):
         return [p / o for p, o in zip(self.rounds, ours.rounds)]
 
-    def difference(self, other):
+    def difference(self, ours):
         """The largest relative difference between losses of the same steps."""
-        return max((abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses)), key=lambda d: (d != d, d))
+        return max((abs(a - b) / abs(b) for a, b in zip(self.losses, ours.losses)), key=lambda d: (d != d, d))
 
 
 def make_room(peers, turn, wanted_mib):

@@ -14,7 +14,7 @@
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 
-enum { NR = NV * VW, KC = VW == 16 ? 256 : 384, MC = 16 * MR, MOST_TAPS = 64, AXES = 3 };
+enum { MC = 16 * MR, MOST_TAPS = 64, AXES = 3 };
 
 typedef struct Tiles {
 	const KConvDesc *d;

@@ -14,6 +14,8 @@ enum { VW = 8, MR = 6, NV = 2 };
 #else
 enum { VW = 4, MR = 6, NV = 2 };
 #endif
+/* Columns of a tile; how deep blocks of b are: KC x NR of them fill about three quarters of the nearest cache. */
+enum { NR = NV * VW, KC = VW == 16 ? 256 : 384 };
 typedef float Vec __attribute__((vector_size(VW * sizeof(float))));
 typedef float VecU __attribute__((vector_size(VW * sizeof(float)), aligned(sizeof(float)), may_alias));
 

@@ -9,9 +9,8 @@
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 
-/* KC x NR of b, which tiles of MR rows of a meet, fill three quarters of the nearest cache, MC x KC of a a third of the
- * next one. */
-enum { NR = NV * VW, KC = VW == 16 ? 256 : 384, MC = VW == 16 ? 24 * MR : 16 * MR };
+/* Blocks of a have MC rows: with KC columns about a third of the second cache. */
+enum { MC = VW == 16 ? 24 * MR : 16 * MR };
 enum { STACK_COLS = 128, MOST_COLS = 1024, FEW = 2 * MR };
 /* Of parts of k: the least length, and with how many tiles of MR x NR there is work for many threads. */
 enum { PART = 1024, TILES = 256, MOST_PARTS = 64 };
