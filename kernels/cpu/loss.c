@@ -2,11 +2,14 @@
  *
  * The logits of a row are read from memory once, in pieces that fit the nearest cache, with a running maximum and sum.
  * 16-bit pieces are widened there, so everything is computed in f32.  A row belongs to one thread; losses are summed
- * by chunks of rows, whose number depends on the number of rows alone, then over chunks in order. */
+ * by chunks of rows, whose number depends on the number of rows alone, then over chunks in order.
+ *
+ * Of short rows, which would leave most of a vector's lanes idle, a group is computed at once: for log-sum-exps it is
+ * turned, so that each row has a lane; a gradient's elements are independent, and are one run. */
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/loss.h"
 
-enum { PIECE = 1024, CHUNKS = 256 };
+enum { PIECE = 1024, CHUNKS = 256, SHORT = 64, GROUP = PIECE / SHORT };
 
 /* n logits from element `at` on as f32: where they are, or widened into buf. */
 INLINE const float *piece_of(const Logits *x, int64_t at, int64_t n, float *buf)
@@ -50,6 +53,31 @@ static float log_sum_exp(const Logits *x, int64_t row)
 	return (float)((double)m + log(sum));
 }
 
+/* The same of n <= GROUP rows of up to SHORT elements. */
+static void short_log_sum_exps(float *lse, const Logits *x, int64_t row, int64_t n)
+{
+	float turned[PIECE], buf[SHORT], m[GROUP], s[GROUP] = {0};
+	memset(turned, 0, (size_t)(x->c * GROUP) * sizeof *turned);
+	for (int64_t j = 0; j < n; j++) {
+		const float *v = piece_of(x, (row + j) * x->pitch, x->c, buf);
+		for (int64_t i = 0; i < x->c; i++)
+			turned[i * GROUP + j] = v[i];
+	}
+	for (int j = 0; j < GROUP; j++)
+		m[j] = -INFINITY;
+	for (int64_t i = 0; i < x->c; i++)
+		for (int j = 0; j < GROUP; j++)
+			m[j] = turned[i * GROUP + j] > m[j] ? turned[i * GROUP + j] : m[j];
+	for (int j = 0; j < GROUP; j++)
+		m[j] = m[j] == -INFINITY ? 0 : m[j];
+	for (int64_t i = 0; i < x->c; i++)
+		for (int j = 0; j < GROUP; j++)
+			s[j] += ew_exp_f32(turned[i * GROUP + j] - m[j]);
+	for (int j = 0; j < GROUP; j++)
+		m[j] += ew_log_f32(s[j]);
+	memcpy(lse, m, (size_t)n * sizeof *lse);
+}
+
 static bool label_ok(int64_t label, int64_t row, int64_t c, int64_t ignore_index)
 {
 	if (label >= 0 && label < c)
@@ -81,28 +109,38 @@ static double row_loss(const Logits *x, int64_t row, const LossRule *r, float ls
 	return (1 - r->smoothing) * loss + r->smoothing / (double)x->c * all;
 }
 
+/* Rows [from, to) */
+static LossSums loss_of_chunk(float *lse, const Logits *x, const LossRule *rule, int64_t from, int64_t to)
+{
+	LossSums s = {0, 0};
+	for (int64_t g = from, n; g < to; g += n) {
+		n = x->c <= SHORT ? MIN(GROUP, to - g) : 1;
+		if (x->c <= SHORT)
+			short_log_sum_exps(lse + g, x, g, n);
+		else
+			lse[g] = log_sum_exp(x, g);
+		for (int64_t r = g; r < g + n; r++) {
+			int64_t label = rule->labels[r];
+			if (label == rule->ignore_index || !label_ok(label, rule->first + r, x->c, rule->ignore_index))
+				continue;
+			s.loss += row_loss(x, r, rule, lse[r]);
+			s.weight += rule->weights ? rule->weights[label] : 1;
+		}
+	}
+	return s;
+}
+
 LossSums loss_of_rows(float *lse, Logits x, LossRule rule)
 {
-	double part[CHUNKS][2];
+	LossSums part[CHUNKS];
 	int64_t chunks = MIN(CHUNKS, x.rows);
 	#pragma omp parallel for schedule(static) if (x.rows * x.c > PARALLEL_MIN)
-	for (int64_t k = 0; k < chunks; k++) {
-		double s = 0, w = 0;
-		for (int64_t r = x.rows * k / chunks; r < x.rows * (k + 1) / chunks; r++) {
-			int64_t label = rule.labels[r];
-			lse[r] = log_sum_exp(&x, r);
-			if (label == rule.ignore_index || !label_ok(label, rule.first + r, x.c, rule.ignore_index))
-				continue;
-			s += row_loss(&x, r, &rule, lse[r]);
-			w += rule.weights ? rule.weights[label] : 1;
-		}
-		part[k][0] = s;
-		part[k][1] = w;
-	}
+	for (int64_t k = 0; k < chunks; k++)
+		part[k] = loss_of_chunk(lse, &x, &rule, x.rows * k / chunks, x.rows * (k + 1) / chunks);
 	LossSums s = {0, 0};
 	for (int64_t k = 0; k < chunks; k++) {
-		s.loss += part[k][0];
-		s.weight += part[k][1];
+		s.loss += part[k].loss;
+		s.weight += part[k].weight;
 	}
 	return s;
 }
@@ -131,6 +169,49 @@ static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, c
 	}
 }
 
+static bool counted(const Logits *x, const LossRule *r, int64_t row)
+{
+	int64_t y = r->labels[row];
+	return y != r->ignore_index && y >= 0 && y < x->c;
+}
+
+static void any_grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, const LossRule *r, float lse,
+	double all)
+{
+	int64_t bytes = type_bytes(x->type);
+	if (counted(x, r, row))
+		grad_row(dlogits, dloss, x, row, r, lse, all);
+	else
+		memset((char *)dlogits + row * x->pitch * bytes, 0, (size_t)(x->c * bytes));
+}
+
+/* The same of n <= GROUP rows of up to SHORT elements without gaps between them, where nothing is smoothed. */
+static void short_grad_rows(void *dlogits, float dloss, const float *lse, const Logits *x, int64_t row, int64_t n,
+	const LossRule *r)
+{
+	float in[PIECE], out[PIECE], shift[PIECE], scale[PIECE], own[GROUP];
+	int64_t at = row * x->c, len = n * x->c;
+	const float *v = piece_of(x, at, len, in);
+	float *d = x->type == K_F32 ? (float *)dlogits + at : out;
+	for (int64_t j = 0; j < n; j++) {
+		own[j] = dloss * (r->weights && counted(x, r, row + j) ? r->weights[r->labels[row + j]] : 1);
+		for (int64_t i = 0; i < x->c; i++) {
+			shift[j * x->c + i] = lse[row + j];
+			scale[j * x->c + i] = own[j];
+		}
+	}
+	#pragma omp simd
+	for (int64_t i = 0; i < len; i++)
+		d[i] = ew_exp_f32(v[i] - shift[i]) * scale[i];
+	for (int64_t j = 0; j < n; j++)
+		if (counted(x, r, row + j))
+			d[j * x->c + r->labels[row + j]] -= own[j];
+		else
+			memset(d + j * x->c, 0, (size_t)x->c * sizeof *d);
+	if (d == out)
+		narrow((uint16_t *)dlogits + at, out, x->type, len);
+}
+
 void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, LossRule rule)
 {
 	double all = (double)x.c;
@@ -139,14 +220,13 @@ void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, Loss
 		for (int64_t i = 0; i < x.c; i++)
 			all += rule.weights[i];
 	}
+	int64_t group = x.c <= SHORT && x.pitch == x.c && rule.smoothing == 0 ? GROUP : 1;
 	#pragma omp parallel for schedule(static) if (x.rows * x.c > PARALLEL_MIN)
-	for (int64_t r = 0; r < x.rows; r++) {
-		int64_t y = rule.labels[r], bytes = type_bytes(x.type);
-		if (y == rule.ignore_index || y < 0 || y >= x.c)
-			memset((char *)dlogits + r * x.pitch * bytes, 0, (size_t)(x.c * bytes));
+	for (int64_t r = 0; r < x.rows; r += group)
+		if (group > 1)
+			short_grad_rows(dlogits, dloss, lse, &x, r, MIN(group, x.rows - r), &rule);
 		else
-			grad_row(dlogits, dloss, &x, r, &rule, lse[r], all);
-	}
+			any_grad_row(dlogits, dloss, &x, r, &rule, lse[r], all);
 }
 
 #define LOSS(T, t, TYPE) \

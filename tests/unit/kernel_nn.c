@@ -282,6 +282,7 @@ static void check_cross_entropies(void)
 	for (int flags = 0; flags < 4; flags++) {
 		check_cross_entropy(50, 1000, flags);
 		check_cross_entropy(300, 7, flags);
+		check_cross_entropy(77, 64, flags);
 		check_cross_entropy(2, 5001, flags);
 		check_cross_entropy(3, 50257, flags);
 	}
