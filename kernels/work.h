@@ -187,7 +187,8 @@ static inline int64_t kwork_gathered(const KShape *w, const KShape *y, int64_t g
 }
 
 /* Depthwise convolutions of 16-bit data (kernels/cpu/conv_depthwise.c) keep weights and a bias, or by chunks of rows
- * the sums of a weight gradient, in f32, by blocks of channels. */
+ * the sums of a weight gradient, in f32, by blocks of channels.  In f32 (conv_depthwise_f32.c) such sums fit into
+ * K_CONV_SCRATCH, or the library serves. */
 enum { K_DEPTHWISE_CHANNELS = 32, K_DEPTHWISE_CHUNKS = 16 };
 static inline int64_t kwork_depthwise(const KShape *w, int64_t group, int64_t copies)
 {

@@ -271,6 +271,8 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 		p = conv_depthwise_create(d, kind);
 	if (!p && kind == CONV_GRAD_W)
 		p = conv_grad_w_create(d);
+	if (!p && kind == CONV_GRAD_W)
+		p = conv_depthwise_grad_w_create(d);
 	if (!p && VW == 8)
 		p = conv_tiles_create(d, kind);
 	if (!p && (d->dtype == K_F32 || is_half(d->dtype)))
