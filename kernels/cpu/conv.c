@@ -266,7 +266,10 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 		k_fail("conv: unknown weight layout %s", d->w_layout);
 	if (numel(d->rank, d->in) == 0 || numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
-	p = conv_product_create(d, kind);
+	if (kind == CONV_GRAD_W)
+		p = conv_grad_w_thin_create(d);
+	if (!p)
+		p = conv_product_create(d, kind);
 	if (!p)
 		p = conv_depthwise_create(d, kind);
 	if (!p && kind == CONV_GRAD_W)
