@@ -2,11 +2,12 @@
  *
  * Channels-last data is read from memory once: each block of 64 rows x 64 channels gives a mean and a centred second
  * moment while it is in cache.  These are joined in f64 over the blocks of a chunk, then over chunks in order.  So the
- * variance does not cancel, and the number of threads changes no bit. */
+ * variance does not cancel, and the number of threads changes no bit.  The gradient's sums read up to WIDEST channels
+ * of a row together: a row that is read in parts comes from memory at half the rate. */
 #include "kernels/cpu/half.h"
 #include "kernels/work.h"
 
-enum { TILE = 64, BLOCK = 64, PIECE = 4096, FOLDS_MIN = 4096 /* to be joined by more than one thread */ };
+enum { TILE = 64, WIDEST = 512, BLOCK = 64, PIECE = 4096, FOLDS_MIN = 4096 /* to be joined by more than one thread */ };
 
 static int64_t bn_chunks(int64_t rows)
 {

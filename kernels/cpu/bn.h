@@ -97,13 +97,18 @@ void CONCAT(k_bn_stats, SUFFIX)(WIDE *mean, WIDE *var, const T *x, int64_t n, in
 		CONCAT(stats_first, SUFFIX)(mean, var, x, n, c, s);
 }
 
-static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const T *x, const WIDE *mean,
+/* w <= most; most is a constant once this is inlined, by which the compiler unrolls loops over few channels. */
+INLINE void CONCAT(grad_tile, SUFFIX)(int most, double *sd, double *sx, const T *dy, const T *x, const WIDE *mean,
 	int64_t c, int64_t w, int64_t from, int64_t to)
 {
-	WIDE wide_dy[TILE], wide_x[TILE];
+	WIDE wide_dy[WIDEST], wide_x[WIDEST];
+	if (w > most)
+		return;
 	for (int64_t r = from; r < to; r += BLOCK) {
 		int64_t end = MIN(r + BLOCK, to), step = 0;
-		WIDE d[TILE] = {0}, q[TILE] = {0};
+		WIDE d[WIDEST], q[WIDEST];
+		memset(d, 0, (size_t)most * sizeof *d);
+		memset(q, 0, (size_t)most * sizeof *q);
 		for (int64_t i = r; i < end; i++) {
 			const WIDE *g = ROWS(wide_dy, dy + i * c, 1, w, &step), *at = ROWS(wide_x, x + i * c, 1, w, &step);
 			if (i + ROWS_EARLY < to) {
@@ -125,15 +130,18 @@ static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const
 static void CONCAT(grad_last, SUFFIX)(WIDE *sum_dy, WIDE *sum_dy_xhat, const T *dy, const T *x, const WIDE *mean,
 	const WIDE *var, int64_t rows, int64_t c, double eps, double *work)
 {
-	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
+	int64_t wide = c <= WIDEST ? WIDEST : TILE, tiles = ceil_div(c, wide), chunks = bn_chunks(rows);
 	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
 	for (int64_t t = 0; t < tiles * chunks; t++) {
-		int64_t k = t / tiles, c0 = t % tiles * TILE, w = MIN(TILE, c - c0);
+		int64_t k = t / tiles, c0 = t % tiles * wide, w = MIN(wide, c - c0);
+		int64_t from = rows * k / chunks, to = rows * (k + 1) / chunks;
 		double *d = work + 2 * k * c + c0, *q = d + c;
 		memset(d, 0, (size_t)w * sizeof *d);
 		memset(q, 0, (size_t)w * sizeof *q);
-		CONCAT(grad_tile, SUFFIX)(d, q, dy + c0, x + c0, mean + c0, c, w, rows * k / chunks,
-			rows * (k + 1) / chunks);
+		if (w <= TILE)
+			CONCAT(grad_tile, SUFFIX)(TILE, d, q, dy + c0, x + c0, mean + c0, c, w, from, to);
+		else
+			CONCAT(grad_tile, SUFFIX)(WIDEST, d, q, dy + c0, x + c0, mean + c0, c, w, from, to);
 	}
 	#pragma omp parallel for schedule(static) if (chunks * c > FOLDS_MIN)
 	for (int64_t i = 0; i < c; i++) {
