@@ -10,6 +10,7 @@
 #include "base/collectives.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 const StrategyInfo strategy_info[STRATEGY_COUNT] = {
@@ -146,7 +147,7 @@ static int64_t gathered_bytes(const LayoutUnit *u, int64_t ranks)
 	return layout_in_slot(u, u->n_flats, ranks);
 }
 
-static int64_t grad_bytes(const LayoutUnit *u, int64_t ranks)
+int64_t layout_grad_bytes(const LayoutUnit *u, int64_t ranks)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < u->n_flats; f++)
@@ -235,8 +236,57 @@ static bool in_slot(const Walk *w, const LayoutUnit *u)
 	return u->grad_slot >= 0 && (is_brief(w, u) || !layout_grad_stays(u, w->who));
 }
 
-/* Places flat gradients: first the shared slots, then regions of their own.  Gradients that are reduced in place may
- * lie in the file. */
+bool layout_grad_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who)
+{
+	const Walk w = {.m = m, .who = who};
+	return u->acts_free && who->world == 1 && layout_grad_stays(u, who) && !in_slot(&w, u) && !grads_away(&w, u);
+}
+
+/* Places a unit's flat gradient from `at` on; returns its end. */
+static int64_t place_flats(const Walk *w, int unit, int64_t at)
+{
+	const LayoutUnit *u = &w->m->unit[unit];
+	for (int f = 0; f < u->n_flats; f++) {
+		if (!u->flat[f].trainable)
+			continue;
+		if (w->places)
+			w->places->grad[unit][f] = at;
+		at += flat_bytes(&u->flat[f], layout_split(u->strategy, w->who).ranks, u->flat[f].grad);
+	}
+	return at;
+}
+
+typedef struct Above { int64_t begin; int unit; } Above;
+
+static int compare_above(const void *pa, const void *pb)
+{
+	const Above *a = pa, *b = pb;
+	return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin) : a->unit - b->unit;
+}
+
+/* Stacks flat gradients in the arena of activations: each lies above all that is in use from its beginning on, and
+ * above those that are begun later, which have more room below.  Returns the bytes that the arena has to be longer
+ * by. */
+static int64_t place_over_acts(const Walk *w)
+{
+	const LayoutModel *m = w->m;
+	Arena *a = arena_new();
+	Above *unit = NEW_N(a, Above, m->n_units);
+	int n = 0;
+	int64_t end = 0;
+	for (int i = 0; i < m->n_units; i++)
+		if (layout_grad_over_acts(m, &m->unit[i], w->who))
+			unit[n++] = (Above){m->act_bytes - m->unit[i].acts_free, i};
+	if (n)
+		qsort(unit, (size_t)n, sizeof(*unit), compare_above);
+	for (int i = 0; i < n; i++)
+		end = place_flats(w, unit[i].unit, MAX(end, unit[i].begin));
+	arena_free(a);
+	return MAX(end - m->act_bytes, 0);
+}
+
+/* Places the other flat gradients: first the shared slots, then regions of their own.  Gradients that are reduced in
+ * place may lie in the file. */
 static Ends place_flat_grads(const Walk *w)
 {
 	const LayoutModel *m = w->m;
@@ -245,22 +295,16 @@ static Ends place_flat_grads(const Walk *w)
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
 		if (in_slot(w, u))
-			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], grad_bytes(u, ranks));
+			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], layout_grad_bytes(u, ranks));
 	}
 	Ends ends = {.memory = to_offsets(w->grad_slot, m->n_grad_slots, 0)};
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
-		int64_t ranks = layout_split(u->strategy, w->who).ranks;
 		int64_t shared = in_slot(w, u) ? w->grad_slot[u->grad_slot] : 0;
 		bool away = grads_away(w, u) && layout_grad_stays(u, w->who);
 		int64_t *at = in_slot(w, u) ? &shared : end_of(&ends, away);
-		for (int f = 0; f < u->n_flats; f++) {
-			if (!u->flat[f].trainable)
-				continue;
-			if (w->places)
-				w->places->grad[i][f] = *at;
-			*at += flat_bytes(&u->flat[f], ranks, u->flat[f].grad);
-		}
+		if (!layout_grad_over_acts(m, u, w->who))
+			*at = place_flats(w, i, *at);
 	}
 	return ends;
 }
@@ -472,9 +516,10 @@ static LayoutMemory measure(const Walk *w)
 {
 	const LayoutModel *m = w->m;
 	bool alone = w->who->world == 1;
+	int64_t behind = place_over_acts(w); /* before place_grads, which wants to know where flat gradients are */
 	Ends params = place_params(w), grads = place_grads(w), states = place_states(w);
 	LayoutMemory sum = {.params = params.memory, .gathered = place_gathered(w),
-		.grads = grads.memory, .send = place_send(w), .states = states.memory,
+		.grads = grads.memory + behind, .grads_behind = behind, .send = place_send(w), .states = states.memory,
 		.buffers = m->state_bytes + (alone ? 0 : m->average_bytes), .inputs = m->input_bytes,
 		.activations = m->act_bytes, .workspace = m->work_bytes,
 		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world),

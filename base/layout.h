@@ -97,6 +97,7 @@ typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_O
 extern const char *const offload_text[3]; /* by LayoutOffload: "none", .. */
 bool offload_from_text(const char *text, LayoutOffload *out);
 
+typedef struct LayoutModel LayoutModel;
 typedef struct LayoutUnit {
 	Strategy strategy;
 	int owner;                      /* a rank; -1 = none */
@@ -106,6 +107,8 @@ typedef struct LayoutUnit {
 	bool own_region;                /* at least one gather of it uses no ring slot */
 	bool apart;                     /* its reduced gradient is summed over micro-batches, in a place of its own */
 	LayoutOffload offload;
+	int64_t acts_free;              /* bytes at the end of the arena of activations that nothing else uses from the op
+	                                   that begins its flat gradient to the end of the step */
 } LayoutUnit;
 /* Whether what a unit has of a category lies in the file or, of programs for GPUs (cuda), in memory of the host. */
 static inline bool layout_params_away(const LayoutUnit *u) { return u->offload == LAYOUT_OFFLOAD_PARAMS; }
@@ -126,6 +129,12 @@ LayoutRange layout_saved(const LayoutUnit *u, int flat, const LayoutRank *who);
 
 /* Whether the unit's flat gradient is also its reduced gradient: it is all_reduced in place, or there is one shard. */
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
+
+/* Whether the unit's flat gradient lies in the arena of activations, where some that it outlives were: where no peer
+ * reads it, and it is begun anew in each step. */
+bool layout_grad_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who);
+
+int64_t layout_grad_bytes(const LayoutUnit *u, int64_t ranks); /* of a unit's flat gradients */
 
 /* The dtype of the gradient that this rank's update reads. */
 DType layout_update_dtype(const LayoutUnit *u, int flat, const LayoutRank *who);
@@ -157,7 +166,7 @@ enum {
 	LAYOUT_CUDA_CARRIED = 64 << 20 /* at most: windows of all ranks together, when they are on several hosts */
 };
 
-typedef struct LayoutModel {
+struct LayoutModel {
 	const LayoutUnit *unit;
 	int n_units;
 	const LayoutGather *gather;
@@ -173,14 +182,15 @@ typedef struct LayoutModel {
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: all ranks share memory */
 	LayoutCuda cuda;   /* filled by memory_complete or by the runtime */
-} LayoutModel;
+};
 bool layout_offloads(const LayoutModel *m); /* some unit lies elsewhere, in part */
 
 /* Bytes of each category that the runtime maps; printed by `shardc plan` and --print-plan. */
 typedef struct LayoutMemory {
 	int64_t params;      /* at rest: shards or whole units */
 	int64_t gathered;    /* ring slots, and regions of units that stay gathered */
-	int64_t grads;       /* flat gradients and reduced shards */
+	int64_t grads;       /* flat gradients and reduced shards, without what lies in the memory of activations */
+	int64_t grads_behind; /* of grads: bytes that follow the activations, in their arena */
 	int64_t send;        /* copies that are sent in another dtype (gradients, broadcasts of one unit); memory of
 	                        hooks */
 	int64_t states;      /* optimizer states and masters */
@@ -209,7 +219,8 @@ typedef struct LayoutPlaces {
 	LayoutOffsets *param;       /* [unit]: in params, at rest; or in that section of the file */
 	LayoutOffsets *own;         /* [unit]: in gathered: the unit's own region */
 	int64_t *slot;              /* [slot]: in gathered; the unit's flats follow each other (layout_in_slot) */
-	LayoutOffsets *grad;        /* [unit]: in grads; or in the file, if it stays there */
+	LayoutOffsets *grad;        /* [unit]: in grads; in activations, if layout_grad_over_acts; or in the file, if it
+	                               stays there */
 	LayoutOffsets *grad_shard;  /* [unit]: in grads or the file: what the update reads; = grad if layout_grad_stays */
 	LayoutOffsets *state[2];    /* [unit]: in states, or in that section of the file */
 	LayoutOffsets *master;      /* [unit]: the same */

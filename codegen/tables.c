@@ -79,15 +79,16 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char
 	Buf rows = {0};
 	for (int u = 0; u < l->n_units; u++) {
 		const LayoutUnit *unit = &l->unit[u];
-		buf_printf(&rows, "%s{STRATEGY_%s, %d, %s, %d, %s, %s, LAYOUT_OFFLOAD_%s}", u ? ", " : "\t",
+		buf_printf(&rows, "%s{STRATEGY_%s, %d, %s, %d, %s, %s, LAYOUT_OFFLOAD_%s, %" PRId64 "}", u ? ", " : "\t",
 			upper(e, strategy_info[unit->strategy].text), unit->owner,
 			shared_macro(e, out, "FLATS", "", flats_text(e, unit)), unit->grad_slot,
 			unit->own_region ? "true" : "false", unit->apart ? "true" : "false",
-			upper(e, offload_text[unit->offload]));
+			upper(e, offload_text[unit->offload]), unit->acts_free);
 	}
 	buf_printf(out, "/* FLATS: how many, {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
 		"broadcast; f32 master, away}.\n"
-		" * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart, offload. */\n"
+		" * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart, offload,\n"
+		" * bytes of the activations that its gradient finds free. */\n"
 		"static const LayoutUnit units%s[] = {\n%s\n};\n\n", suffix, rows.at);
 	buf_free(&rows);
 	if (!l->n_gathers)

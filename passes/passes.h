@@ -247,10 +247,12 @@ void schedule_gaps(Module *m, Arena *a);
 /* schedule/reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);
 
-/* memory/pack.c: sets the offsets so that no two blocks that are live at once overlap.  Returns the end of the
- * last; what ends within `enough` bytes is not improved. */
+/* memory/pack.c: sets the offsets so that no two blocks that are live at once overlap.  Returns the end of the last;
+ * what ends within `enough` bytes is not improved.
+ * above: by position, bytes that may lie above all blocks that are live then or later; they grow from one position to
+ * the next.  The end with them shall be low, too, as much as the one without; NULL: there are none. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
-int64_t memory_pack(MemoryBlock *block, int n, int n_positions, int64_t enough, Arena *a);
+int64_t memory_pack(MemoryBlock *block, int n, int n_positions, const int64_t *above, int64_t enough, Arena *a);
 
 /* No arena of a rank and no tensor is larger than this; pass memory refuses a larger one. */
 #define MEMORY_SPACE_MAX (INT64_C(1) << 44)
@@ -259,6 +261,8 @@ int64_t memory_pack(MemoryBlock *block, int n, int n_positions, int64_t enough, 
  * first violation as a sentence, and its op unless blamed is NULL; NULL when every op reads the values that it
  * should. */
 const char *memory_check(Module *m, Arena *a, const Op **blamed);
+/* The part of it that checks a step of a single rank, whose flat gradients lie where the layout says. */
+const char *memory_check_alone(Module *m, const LayoutModel *l, Arena *a, const Op **blamed);
 
 /* memory/memory.c: for a PLAN, the op at which most activation bytes are live, and the largest of its live values. */
 enum { MEMORY_LARGEST = 5 };
@@ -270,6 +274,8 @@ typedef struct MemoryPeak {
 	int n;
 } MemoryPeak;
 MemoryPeak memory_peak(Module *m, Arena *a);
+/* The bytes that activations and the flat gradients among them need at least, wherever they lie. */
+int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
 bool memory_accept(Module *m, Diag *d);

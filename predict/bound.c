@@ -147,24 +147,33 @@ double timeline_before(const Timeline *t, const Op *op)
 	return seconds;
 }
 
+/* Bytes of gradients that wait for the update in memory of their own. */
+static int64_t waiting_gradients(const Plan *plan)
+{
+	int64_t bytes = 0;
+	for (int i = 0; i < plan->layout->n_units; i++) {
+		const LayoutUnit *u = &plan->layout->unit[i];
+		for (int f = 0; f < u->n_flats && !layout_grad_over_acts(plan->layout, u, &plan->who); f++)
+			if (u->flat[f].trainable)
+				bytes += layout_grad_stays(u, &plan->who) ? u->flat[f].numel * dtype_info[u->flat[f].grad].bytes
+					: layout_range(u, f, &plan->who).n * dtype_info[u->flat[f].kept].bytes;
+	}
+	return bytes;
+}
+
 int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, const Op *fullest[VARIANT_COUNT])
 {
-	int64_t live = 0, grads = 0;
+	int64_t live = 0;
 	Arena *a = arena_new();
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		MemoryPeak peak = v->of[k] ? memory_peak(v->of[k], a) : (MemoryPeak){0};
 		fullest[k] = peak.op;
 		live = MAX(live, peak.bytes);
 	}
+	live = MAX(live, memory_least(v->of[VARIANT_ONLY], plan->layout, &plan->who, a));
 	arena_free(a);
-	for (int i = 0; i < plan->layout->n_units; i++) {
-		const LayoutUnit *u = &plan->layout->unit[i];
-		for (int f = 0; f < u->n_flats; f++)
-			if (u->flat[f].trainable)
-				grads += layout_grad_stays(u, &plan->who) ? u->flat[f].numel * dtype_info[u->flat[f].grad].bytes
-					: layout_range(u, f, &plan->who).n * dtype_info[u->flat[f].kept].bytes;
-	}
 	int64_t rest = memory->total - memory->gathered - memory->grads - memory->send - memory->activations;
-	return rest + MIN(live, memory->activations) + MIN(grads + least_whole(v->of[VARIANT_ONLY], &plan->who),
-		memory->gathered + memory->grads + memory->send);
+	return rest + MIN(live, memory->activations + memory->grads_behind)
+		+ MIN(waiting_gradients(plan) + least_whole(v->of[VARIANT_ONLY], &plan->who),
+		memory->gathered + memory->grads - memory->grads_behind + memory->send);
 }

@@ -7,7 +7,8 @@
  *
  * Slots are memory that units share.  A gather fills a slot for its wait and invalidates it for all other units;
  * the unit's reshard, and the wait of a reduce, leave it invalid.  They are laid out for an assumed number of
- * ranks.
+ * ranks.  A single rank is checked again if its flat gradients lie among the activations: they must be there until
+ * their unit's update.
  *
  * The shadow is a segment tree over the plan's distinct addresses: O(n log n). */
 #include "passes/passes.h"
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 
 enum { POISON = -1, MIXED = -2, RANKS = 3 };
+static const LayoutRank one_rank = {0, 1, 1};
 
 typedef struct Shadow {
 	Module *m;
@@ -26,6 +28,9 @@ typedef struct Shadow {
 	PtrMap *symbol;   /* Symbol -> what its place holds, + 1 */
 	int64_t *space;   /* by Value.id: for views and values that show them, the space of their gathered unit */
 	int64_t *grads;   /* by unit: the space of its flat gradient */
+	const LayoutModel *alone;    /* of a single rank whose flat gradients lie among the activations; else NULL */
+	LayoutOffsets *flat;         /* by unit: where they lie there */
+	const Op **collect;          /* by unit: what must be there until its update */
 	int next_content;
 	const char *violation;
 	const Op *blamed; /* for the violation */
@@ -61,6 +66,19 @@ static int64_t in_slot(const Unit *u, int flat, bool grad)
 	return sum;
 }
 
+static bool lies_over_acts(const Shadow *s, const Unit *u)
+{
+	return s->alone && layout_grad_over_acts(s->alone, &s->alone->unit[u->index], &one_rank);
+}
+
+/* Of the unit's flat gradient, `bytes` at an offset of one of its flats. */
+static Span grad_span(const Shadow *s, const Unit *u, int flat, int64_t offset, int64_t bytes)
+{
+	if (lies_over_acts(s, u))
+		return span_in(REGION_ACT, s->flat[u->index][flat] + offset, bytes);
+	return span_in(s->grads[u->index], in_slot(u, flat, true) + offset, bytes);
+}
+
 /* Columns count as the whole of the value that they are of. */
 static Span span_of(const Shadow *s, const Value *part)
 {
@@ -70,13 +88,24 @@ static Span span_of(const Shadow *s, const Value *part)
 	if (p->region == REGION_PARAM)
 		return span_in(s->space[v->id], in_slot(p->unit, p->flat, false) + p->offset, bytes);
 	if (p->region == REGION_GRAD)
-		return span_in(s->grads[p->unit->index], in_slot(p->unit, p->flat, true) + p->offset, bytes);
+		return grad_span(s, p->unit, p->flat, p->offset, bytes);
 	return span_in(p->region, p->offset, bytes);
 }
 
 static Span unit_span(const Unit *u, int64_t space)
 {
 	return span_in(space, 0, MAX(in_slot(u, u->n_flats, false), in_slot(u, u->n_flats, true)));
+}
+
+/* All of the unit's flat gradient. */
+static Span flat_span(const Shadow *s, const Unit *u)
+{
+	int first = 0;
+	if (!lies_over_acts(s, u))
+		return unit_span(u, s->grads[u->index]);
+	while (first < u->n_flats - 1 && !u->flat[first].trainable)
+		first++;
+	return grad_span(s, u, first, 0, layout_grad_bytes(&s->alone->unit[u->index], 1));
 }
 
 static Span param_span(const Symbol *p, int64_t space)
@@ -139,7 +168,7 @@ static void add_addresses(Shadow *s, Addresses *at, const Op *op)
 		if (is_placed(op->out[i]))
 			add_span(s, at, span_of(s, op->out[i]));
 	if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
-		add_span(s, at, unit_span(op->unit, s->grads[op->unit->index]));
+		add_span(s, at, flat_span(s, op->unit));
 	if (!opens_unit(op))
 		return;
 	const Unit *u = op->out[0]->type.unit;
@@ -381,8 +410,11 @@ static void end_gradient(Shadow *s, const Op *wait)
 	if (!op_in(sent, 0) || op_in(sent, 0)->op->kind != OP_COLLECT)
 		return;
 	check_operands(s, op_in(sent, 0)->op);
+	s->collect[sent->unit->index] = op_in(sent, 0)->op;
+	if (lies_over_acts(s, sent->unit))
+		return;
 	if (sent->kind != OP_ALL_REDUCE || ir_sums_reduced(s->m))
-		put(s, unit_span(sent->unit, s->grads[sent->unit->index]), POISON);
+		put(s, flat_span(s, sent->unit), POISON);
 }
 
 static void execute_life(Shadow *s, const Op *op)
@@ -395,9 +427,11 @@ static void execute_life(Shadow *s, const Op *op)
 	else if (op->kind == OP_RESHARD)
 		put(s, unit_span(u, unit_space(s->m, u, opener_of(op_in(op, 0)), false)), POISON);
 	else if (op->kind == OP_ZERO_GAPS)
-		put(s, unit_span(u, s->grads[u->index]), POISON);
+		put(s, flat_span(s, u), POISON);
 	else if (op->kind == OP_WAIT && op_in(op, 0)->op->n_in)
 		end_gradient(s, op);
+	else if (op->kind == OP_UPDATE_SHARD && lies_over_acts(s, u) && s->collect[u->index])
+		check_operands(s, s->collect[u->index]);
 }
 
 static void execute(Shadow *s, const Op *op)
@@ -414,9 +448,12 @@ static void execute(Shadow *s, const Op *op)
 		execute_write(s, op);
 }
 
-static const char *check_program(Module *m, const SectionKind *sections, int n, Arena *a, const Op **blamed)
+/* alone: as on a single rank, whose flat gradients lie at these places among the activations; NULL: as on several. */
+static const char *check_program(Module *m, const SectionKind *sections, int n, const LayoutModel *alone, Arena *a,
+	const Op **blamed)
 {
-	Shadow s = {.m = m, .a = a, .symbol = ptrmap_new(a)};
+	Shadow s = {.m = m, .a = a, .symbol = ptrmap_new(a), .alone = alone, .collect = NEW_N(a, const Op *, m->n_units)};
+	s.flat = alone ? layout_places(alone, &one_rank, a).grad : NULL;
 	find_spaces(&s, sections, n);
 	list_addresses(&s, sections, n);
 	if (!s.n)
@@ -435,17 +472,26 @@ static const char *check_program(Module *m, const SectionKind *sections, int n, 
 	IR_FOR_OPS(m, SEC_EVAL, op)
 		if (!m->first[SEC_FORWARD] && op->kind == OP_OUTPUT)
 			check_operands(&s, op);
-	*blamed = s.blamed;
+	if (blamed)
+		*blamed = s.blamed;
 	return s.violation;
+}
+
+static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE}, eval[] = {SEC_EVAL};
+
+const char *memory_check_alone(Module *m, const LayoutModel *l, Arena *a, const Op **blamed)
+{
+	bool over = false;
+	for (int i = 0; i < l->n_units; i++)
+		over = over || layout_grad_over_acts(l, &l->unit[i], &one_rank);
+	return over ? check_program(m, train, COUNT_OF(train), l, a, blamed) : NULL;
 }
 
 const char *memory_check(Module *m, Arena *a, const Op **blamed)
 {
-	static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE}, eval[] = {SEC_EVAL};
-	const Op *op = NULL;
-	const char *violation = check_program(m, train, COUNT_OF(train), a, &op);
-	violation = violation ? violation : check_program(m, eval, COUNT_OF(eval), a, &op);
-	if (blamed)
-		*blamed = op;
-	return violation;
+	LayoutModel layout = memory_layout(m, a);
+	layout.cuda.on = ir_train(m)->cuda;
+	const char *violation = check_program(m, train, COUNT_OF(train), NULL, a, blamed);
+	violation = violation ? violation : memory_check_alone(m, &layout, a, blamed);
+	return violation ? violation : check_program(m, eval, COUNT_OF(eval), NULL, a, blamed);
 }

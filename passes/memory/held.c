@@ -42,15 +42,6 @@ static void add_resting(Finder *f)
 		add(f, rest[i].kind, rest[i].name, rest[i].bytes, 0, f->out->n_ops - 1, -1);
 }
 
-static int64_t flat_gradient(const LayoutUnit *u, int64_t ranks)
-{
-	int64_t sum = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].trainable)
-			sum += layout_flat_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].grad].bytes;
-	return sum;
-}
-
 static int64_t reduced_gradient(const LayoutUnit *u, const LayoutRank *who)
 {
 	int64_t sum = 0;
@@ -100,7 +91,7 @@ static void add_units(Finder *f)
 		if (op_reduces(op->kind) && t->reduced < 0 && !stays)
 			t->reduced = p;
 		if (stays ? updates : reduce != NULL)
-			end_held(f, HELD_GRADIENTS, "gradient of", u, flat_gradient(of, ranks), &t->flat, p);
+			end_held(f, HELD_GRADIENTS, "gradient of", u, layout_grad_bytes(of, ranks), &t->flat, p);
 		if (updates)
 			end_held(f, HELD_GRADIENTS, "reduced gradient of", u, reduced_gradient(of, f->who), &t->reduced, p);
 	}

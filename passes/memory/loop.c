@@ -60,7 +60,7 @@ static void pack(LoopPlan *p, Buffers *b, Arena *a)
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == REGION_ACT)
 			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
-	int64_t start = take(p, memory_pack(block, n, b->n_ops + 1, 0, a));
+	int64_t start = take(p, memory_pack(block, n, b->n_ops + 1, NULL, 0, a));
 	n = 0;
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == REGION_ACT)

@@ -8,7 +8,8 @@
  *
  * Where a value cannot live where it must (a gradient that is a view or is needed twice, an output that is a
  * parameter, a buffer that is read after it was overwritten) a `copy` is inserted.  Training and eval share the
- * arena, since nothing in it outlives a step. */
+ * arena, since nothing in it outlives a step; so do the flat gradients of a single rank, which lie above the
+ * activations that are still needed when they are begun (base/layout.c). */
 #include "passes/passes.h"
 
 #include "base/layout.h"
@@ -150,15 +151,42 @@ static Place place_of(const Buffers *b, Value *v)
 	return place;
 }
 
+/* By position of the step, the bytes of flat gradients that were begun and lie above what is live then; NULL: none lie
+ * there. */
+static int64_t *gradients_above(const Module *m, const Buffers *b, const LayoutModel *l, const LayoutRank *who,
+	Arena *a)
+{
+	int64_t *above = NEW_N(a, int64_t, b->n_ops + 1), sum = 0;
+	for (int p = 0; p <= b->n_ops; p++) {
+		const Op *op = p < b->n_ops && b->op[p]->kind == OP_ZERO_GAPS ? b->op[p] : NULL;
+		LayoutUnit u = op ? l->unit[op->unit->index] : (LayoutUnit){0};
+		u.acts_free = op && m->variant == VARIANT_ONLY; /* how much is known when all has a place */
+		if (layout_grad_over_acts(l, &u, who))
+			sum += layout_grad_bytes(&u, 1);
+		above[p] = sum;
+	}
+	return sum ? above : NULL;
+}
+
+int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, Arena *a)
+{
+	Buffers *b = buffers_find(m, false, a);
+	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1), most = buffers_live(b, live);
+	const int64_t *above = gradients_above(m, b, l, who, a);
+	for (int p = 0; p <= b->n_ops && above; p++)
+		most = MAX(most, live[p] ? live[p] + above[p] : 0);
+	return most;
+}
+
 /* Packs the buffers of a region into an arena and returns its size; what is within `enough` bytes is not improved. */
-static int64_t pack_region(const Buffers *b, Region region, int64_t enough, Arena *a)
+static int64_t pack_region(const Buffers *b, Region region, const int64_t *above, int64_t enough, Arena *a)
 {
 	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
 	int n = 0;
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == region)
 			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
-	int64_t bytes = memory_pack(block, n, b->n_ops + 1, enough, a);
+	int64_t bytes = memory_pack(block, n, b->n_ops + 1, above, enough, a);
 	n = 0;
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == region)
@@ -258,6 +286,31 @@ static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit
 	}
 }
 
+/* The end of what the op reads and writes in the arena of activations. */
+static int64_t acts_end(const Op *op)
+{
+	int64_t end = 0;
+	for (int i = 0; i < op->n_in + op->n_out; i++) {
+		Value *v = i < op->n_in ? op_in(op, i) : op->out[i - op->n_in];
+		const Value *whole = v ? value_whole(v) : NULL;
+		if (whole && whole->place.region == REGION_ACT && whole->type.kind == TYPE_TENSOR)
+			end = MAX(end, whole->place.offset + round_up(type_bytes(&whole->type), 64));
+	}
+	return end;
+}
+
+/* Where micro-batches leave gradients to each other, these outlive the activations. */
+static void find_acts_free(const Module *m, LayoutUnit *units)
+{
+	int64_t used = 0;
+	for (int s = SEC_UPDATE; s >= SEC_FORWARD && m->variant == VARIANT_ONLY; s--)
+		for (const Op *op = m->last[s]; op; op = op->prev) {
+			if (op->kind == OP_ZERO_GAPS)
+				units[op->unit->index].acts_free = m->act_bytes - used;
+			used = MAX(used, acts_end(op));
+		}
+}
+
 static int64_t averaged_bytes(const Module *m)
 {
 	int64_t sum = 0;
@@ -326,6 +379,8 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 		.brief = from <= SEC_BACKWARD && ir_updates_early(m),
 		.hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
 	list_gathers(m, from, &out, units, gathers);
+	if (from <= SEC_BACKWARD)
+		find_acts_free(m, units);
 	return out;
 }
 
@@ -353,16 +408,20 @@ static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gather
 {
 	if (to->input_bytes != from->input_bytes || to->state_bytes != from->state_bytes || to->n_units != from->n_units)
 		ice("micro-batches of a step have inputs, buffers or units of their own");
+	int64_t acts = MAX(to->act_bytes, from->act_bytes);
 	for (int i = 0; i < from->n_units; i++) {
+		int64_t free[] = {units[i].acts_free, from->unit[i].acts_free};
 		units[i].own_region = units[i].own_region || from->unit[i].own_region;
 		units[i].apart = units[i].apart || from->unit[i].apart;
+		units[i].acts_free = !free[0] || !free[1] ? 0
+			: acts - MAX(to->act_bytes - free[0], from->act_bytes - free[1]);
 	}
 	for (int i = 0; i < from->n_gathers; i++)
 		gathers[to->n_gathers++] = from->gather[i];
 	to->n_slots = MAX(to->n_slots, from->n_slots);
 	to->n_grad_slots = MAX(to->n_grad_slots, from->n_grad_slots);
 	to->brief = to->brief || from->brief;
-	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
+	to->act_bytes = acts;
 	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
 	to->host_bytes = MAX(to->host_bytes, from->host_bytes);
 	to->sync_bytes = MAX(to->sync_bytes, from->sync_bytes);
@@ -563,10 +622,15 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 	Arena *a = arena_new();
 	Buffers *of_train = insert_copies(m, false, a), *of_eval = insert_copies(m, true, a);
 	place_symbols(m);
+	/* A program runs with any number of ranks, unless owners have fixed it; a single one wants room for gradients. */
+	LayoutModel layout = memory_layout(m, a);
+	memory_complete(&layout, m, o);
+	const int64_t *above = m->world > 1 ? NULL : gradients_above(m, of_train, &layout, &(LayoutRank){0, 1, 1}, a);
 	/* One arena is for both: eval has what the step needs. */
-	int64_t train = pack_region(of_train, REGION_ACT, 0, a), eval = pack_region(of_eval, REGION_ACT, train, a);
+	int64_t train = pack_region(of_train, REGION_ACT, above, 0, a);
+	int64_t eval = pack_region(of_eval, REGION_ACT, NULL, train, a);
 	m->act_bytes = MAX(train, eval);
-	m->host_bytes = pack_region(of_train, REGION_HOST, 0, a);
+	m->host_bytes = pack_region(of_train, REGION_HOST, NULL, 0, a);
 	place_values(of_train);
 	place_values(of_eval);
 	m->work_bytes = largest_workspace(m, o);

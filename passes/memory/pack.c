@@ -11,8 +11,8 @@
  *             is placed earlier, as often as IMPROVE_STEPS allow.
  *
  * The best result wins; the search ends when a result meets the bound, the most bytes live at once or what the
- * caller has anyway.  Gaps end within a thousandth of it: of large models further attempts take more time than all
- * passes. */
+ * caller has anyway.  Bytes that lie above the blocks from some position on count with the blocks that they lie above.
+ * Gaps end within a thousandth of it: of large models further attempts take more time than all passes. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -25,9 +25,10 @@ static const int64_t IMPROVE_STEPS = 5 * 1000 * 1000;
 typedef struct Pack {
 	MemoryBlock *block;
 	int n, n_positions;
+	const int64_t *above; /* by position; NULL: nothing */
 	int64_t *offset;   /* of the current attempt */
 	int64_t *best;
-	int64_t best_end, bound;
+	int64_t best_end, bound; /* of the last block and, with `above`, of what lies above it: their sum */
 	Arena *a;
 } Pack;
 
@@ -69,11 +70,23 @@ static Key *sorted(const Pack *p, Order order)
 	return keys;
 }
 
-static bool finish(Pack *p)
+/* Where the block ends, or what lies above it. */
+static int64_t end_of(const Pack *p, const int64_t *offset, int i, const int64_t *above)
+{
+	return offset[i] + p->block[i].bytes + (above ? above[p->block[i].last] : 0);
+}
+
+static int64_t highest_end(const Pack *p, const int64_t *above)
 {
 	int64_t end = 0;
 	for (int i = 0; i < p->n; i++)
-		end = MAX(end, p->offset[i] + p->block[i].bytes);
+		end = MAX(end, end_of(p, p->offset, i, above));
+	return end;
+}
+
+static bool finish(Pack *p)
+{
+	int64_t end = highest_end(p, NULL) + (p->above ? highest_end(p, p->above) : 0);
 	if (end < p->best_end) {
 		int64_t *t = p->best;
 		p->best = p->offset;
@@ -232,11 +245,9 @@ static bool pack_gaps(Pack *p, const Key *keys, Placed *placed)
 static int highest(const Pack *p, const Key *keys, const int64_t *offset)
 {
 	int top = 0;
-	for (int i = 1; i < p->n; i++) {
-		int k = keys[i].index, t = keys[top].index;
-		if (offset[k] + p->block[k].bytes > offset[t] + p->block[t].bytes)
+	for (int i = 1; i < p->n; i++)
+		if (end_of(p, offset, keys[i].index, p->above) > end_of(p, offset, keys[top].index, p->above))
 			top = i;
-	}
 	return top;
 }
 
@@ -259,7 +270,7 @@ static bool improve(Pack *p, Key *keys, Placed *placed)
 
 /* ---- the search ---- */
 
-static int64_t most_live(const Pack *p)
+static int64_t most_live(const Pack *p, const int64_t *above)
 {
 	int64_t *delta = NEW_N(p->a, int64_t, p->n_positions + 1), sum = 0, peak = 0;
 	for (int i = 0; i < p->n; i++) {
@@ -268,7 +279,7 @@ static int64_t most_live(const Pack *p)
 	}
 	for (int i = 0; i < p->n_positions; i++) {
 		sum += delta[i];
-		peak = MAX(peak, sum);
+		peak = MAX(peak, sum ? sum + (above ? above[i] : 0) : 0);
 	}
 	return peak;
 }
@@ -286,16 +297,19 @@ static void search(Pack *p)
 			return;
 }
 
-int64_t memory_pack(MemoryBlock *block, int n, int n_positions, int64_t enough, Arena *a)
+int64_t memory_pack(MemoryBlock *block, int n, int n_positions, const int64_t *above, int64_t enough, Arena *a)
 {
-	Pack p = {.block = block, .n = n, .n_positions = n_positions, .a = a, .best_end = INT64_MAX};
+	Pack p = {.block = block, .n = n, .n_positions = n_positions, .above = above, .a = a, .best_end = INT64_MAX};
+	int64_t end = 0;
 	if (!n)
 		return 0;
 	p.offset = NEW_N(a, int64_t, n);
 	p.best = NEW_N(a, int64_t, n);
-	p.bound = MAX(most_live(&p), enough);
+	p.bound = MAX(most_live(&p, NULL), enough) + (above ? most_live(&p, above) : 0);
 	search(&p);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		block[i].offset = p.best[i];
-	return p.best_end;
+		end = MAX(end, block[i].offset + block[i].bytes);
+	}
+	return end;
 }

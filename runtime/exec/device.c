@@ -31,11 +31,12 @@ void device_plan(Rt *rt)
 	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.send, sum.states, sum.buffers,
-		sum.inputs, sum.activations, sum.workspace, sum.comm, sum.tables, sum.file.params + sum.host.params,
-		sum.file.grads, sum.file.states + sum.host.states, sum.host.activations};
+	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads - sum.grads_behind, sum.send, sum.states,
+		sum.buffers, sum.inputs, sum.activations + sum.grads_behind, sum.workspace, sum.comm, sum.tables,
+		sum.file.params + sum.host.params, sum.file.grads, sum.file.states + sum.host.states, sum.host.activations};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
+	mem->grads_behind = sum.grads_behind;
 	mem->host = sum.host;
 	mem->snapshot = sum.snapshot + sum.host.snapshot;
 	const int64_t page = sysconf(_SC_PAGESIZE);
@@ -59,6 +60,9 @@ static ArenaKind arena_of_params(const Rt *rt, const LayoutUnit *u)
 
 static ArenaKind arena_of_reduced(const Rt *rt, const LayoutUnit *u)
 {
+	LayoutRank who = device_rank(rt);
+	if (layout_grad_over_acts(&rt->model->layout, u, &who))
+		return ARENA_ACTIVATIONS;
 	return layout_grads_away(u, rt->model->need_cuda) ? ARENA_AWAY_GRADS : ARENA_GRADS;
 }
 

@@ -32,6 +32,7 @@ typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;              /* without the arenas that are away */
+	int64_t grads_behind;       /* bytes of the arena of activations that only flat gradients use */
 	/* Messages of batch norms; NULL at one rank.  On GPUs this rank's message comes first, then room for those of all
 	 * ranks. */
 	char *sync;

@@ -59,8 +59,9 @@ static LayoutMemory mapped(const DeviceMemory *m)
 {
 	const int64_t *p = m->planned;
 	LayoutMemory sum = {.params = p[ARENA_PARAMS], .gathered = p[ARENA_GATHERED],
-		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = p[ARENA_STATES],
-		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
+		.grads = p[ARENA_GRADS] + m->grads_behind, .grads_behind = m->grads_behind, .send = p[ARENA_SEND],
+		.states = p[ARENA_STATES], .buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS],
+		.activations = p[ARENA_ACTIVATIONS] - m->grads_behind,
 		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES],
 		.snapshot = m->snapshot - m->host.snapshot, .total = m->total,
 		.host = m->host,

@@ -489,8 +489,8 @@ static void test_memory(void)
 static void test_places(void)
 {
 	static const LayoutUnit mixed[] = {
-		{STRATEGY_SHARDED_DDP, 1, 1, {LAYOUT_FLAT(DT_F32, true, 100)}, 0, false, false, LAYOUT_OFFLOAD_NONE},
-		{STRATEGY_HYBRID_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 0, true, false, LAYOUT_OFFLOAD_NONE},
+		{STRATEGY_SHARDED_DDP, 1, 1, {LAYOUT_FLAT(DT_F32, true, 100)}, 0, false, false, LAYOUT_OFFLOAD_NONE, 0},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 0, true, false, LAYOUT_OFFLOAD_NONE, 0},
 	};
 	const LayoutModel l = {.unit = mixed, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();

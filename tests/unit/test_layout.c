@@ -36,8 +36,8 @@ static LayoutMemory memory_at(int64_t ranks, int n_states)
 {
 	static const LayoutUnit units[] = {
 		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false,
-			LAYOUT_OFFLOAD_NONE},
-		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false, LAYOUT_OFFLOAD_NONE},
+			LAYOUT_OFFLOAD_NONE, 0},
+		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false, LAYOUT_OFFLOAD_NONE, 0},
 	};
 	static const LayoutGather gathers[] = {{0, 0}, {1, 0}, {0, 0}};
 	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 3, .n_slots = 1,
@@ -59,6 +59,46 @@ static void bytes_at_one_rank(void)
 	CU_ASSERT_EQUAL(m.total, m.params + m.grads + m.states + 640 + 64 + 128 + 192);
 }
 
+/* Units that are begun later find more of the activations free, so they lie below the others; what does not fit over
+ * the activations lies behind them. */
+static void gradients_lie_over_activations(void)
+{
+	enum { ACTS = 64 * 1000 };
+	static const int64_t numel[] = {1000, 64, 6400, 128}, acts_free[] = {ACTS, 0, ACTS - 6400, 25600};
+	LayoutUnit unit[4];
+	for (int i = 0; i < 4; i++)
+		unit[i] = (LayoutUnit){STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, numel[i])}, i, false, false,
+			LAYOUT_OFFLOAD_NONE, acts_free[i]};
+	LayoutModel m = {.unit = unit, .n_units = 4, .n_grad_slots = 4, .act_bytes = ACTS};
+	Arena *a = arena_new();
+	LayoutRank one = {0, 1, 1}, two = {1, 2, 2};
+	LayoutPlaces p = layout_places(&m, &one, a);
+	LayoutMemory alone = layout_memory(&m, &one);
+	CU_ASSERT_EQUAL(p.grad[0][0], 0);
+	CU_ASSERT_EQUAL(p.grad[2][0], 6400);
+	CU_ASSERT_EQUAL(p.grad[3][0], ACTS - 25600);
+	CU_ASSERT_EQUAL(p.grad[1][0], 0); /* the only one in the arena of gradients */
+	CU_ASSERT_EQUAL(p.grad_shard[2][0], 6400);
+	CU_ASSERT(layout_grad_over_acts(&m, &unit[0], &one) && !layout_grad_over_acts(&m, &unit[1], &one));
+	CU_ASSERT(alone.grads == 256 && alone.grads_behind == 0 && alone.activations == ACTS);
+	unit[3].acts_free = 256;
+	alone = layout_memory(&m, &one);
+	CU_ASSERT(alone.grads == 256 + 256 && alone.grads_behind == 256);
+	for (int i = 0; i < 4; i++)
+		CU_ASSERT_FALSE(layout_grad_over_acts(&m, &unit[i], &two));
+	int64_t grads = layout_memory(&m, &two).grads;
+	for (int i = 0; i < 4; i++)
+		unit[i].acts_free = 0;
+	CU_ASSERT_EQUAL(layout_memory(&m, &two).grads, grads);
+	unit[0].acts_free = ACTS;
+	unit[0].offload = LAYOUT_OFFLOAD_PARAMS; /* of a CPU: in the file */
+	CU_ASSERT_FALSE(layout_grad_over_acts(&m, &unit[0], &one));
+	unit[0].offload = LAYOUT_OFFLOAD_NONE;
+	m.brief = true; /* in its slot until its update */
+	CU_ASSERT_FALSE(layout_grad_over_acts(&m, &unit[0], &one));
+	arena_free(a);
+}
+
 static void bytes_at_four_ranks(void)
 {
 	LayoutMemory m = memory_at(4, 1);
@@ -77,7 +117,7 @@ static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DT
 	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
 		{rest, true, 1000, param, grad, reduce, kept, bcast, master, false},
 		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false,
-		LAYOUT_OFFLOAD_NONE};
+		LAYOUT_OFFLOAD_NONE, 0};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
@@ -129,9 +169,9 @@ static void places_of_halves(void)
 {
 	static const LayoutUnit units[] = {
 		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true, false}}, -1, false,
-			false, LAYOUT_OFFLOAD_NONE},
+			false, LAYOUT_OFFLOAD_NONE, 0},
 		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false, false}},
-			0, true, false, LAYOUT_OFFLOAD_NONE},
+			0, true, false, LAYOUT_OFFLOAD_NONE, 0},
 	};
 	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();
@@ -178,9 +218,10 @@ static void offload_moves_bytes(void)
 	for (int s = 0; s < STRATEGY_COUNT; s++) {
 		LayoutUnit units[] = {
 			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 2,
-				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false, LAYOUT_OFFLOAD_NONE},
+				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false,
+				LAYOUT_OFFLOAD_NONE, 0},
 			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false,
-				LAYOUT_OFFLOAD_NONE},
+				LAYOUT_OFFLOAD_NONE, 0},
 		};
 		for (int64_t world = 1; world <= 4; world *= 2) {
 			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
@@ -205,7 +246,7 @@ static void offload_of_gpus_moves_bytes(void)
 	for (int s = 0; s < STRATEGY_COUNT; s++) {
 		LayoutUnit units[] = {
 			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false,
-				LAYOUT_OFFLOAD_NONE},
+				LAYOUT_OFFLOAD_NONE, 0},
 		};
 		for (int64_t world = 1; world <= 4; world *= 2) {
 			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
@@ -261,7 +302,7 @@ static void units_are_offloaded_apart(void)
 				LayoutMemory sum = {0};
 				for (int u = 0; u < 3; u++)
 					units[u] = (LayoutUnit){(Strategy)s, strategy_info[s].owned ? 0 : -1, 1,
-						{LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false, (LayoutOffload)u};
+						{LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false, (LayoutOffload)u, 0};
 				LayoutModel m = {.unit = units, .n_units = 3, .n_states = 2, .cuda = {.on = cuda}};
 				const LayoutRank zero = {0, world, MAX(world / 2, 1)};
 				LayoutPlaces first = layout_places(&m, &zero, a);
@@ -286,7 +327,7 @@ static void units_are_offloaded_apart(void)
 static void what_is_away_is_gathered(void)
 {
 	LayoutUnit unit = {STRATEGY_NO_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, true, false,
-		LAYOUT_OFFLOAD_PARAMS};
+		LAYOUT_OFFLOAD_PARAMS, 0};
 	LayoutRank who = {0, 1, 1};
 	LayoutModel m = {.unit = &unit, .n_units = 1, .cuda = {.on = true}};
 	CU_ASSERT_EQUAL(layout_memory(&m, &who).gathered, 0);
@@ -303,6 +344,7 @@ void suite_layout(void)
 	CU_add_test(s, "pieces cover the range", pieces_cover_the_range);
 	CU_add_test(s, "bytes at one rank", bytes_at_one_rank);
 	CU_add_test(s, "bytes at four ranks", bytes_at_four_ranks);
+	CU_add_test(s, "gradients lie over activations", gradients_lie_over_activations);
 	CU_add_test(s, "bytes of 16-bit roles", bytes_of_halves);
 	CU_add_test(s, "places of 16-bit roles", places_of_halves);
 	CU_add_test(s, "offload moves bytes", offload_moves_bytes);

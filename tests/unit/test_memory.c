@@ -57,9 +57,9 @@ static void blocks_do_not_overlap(void)
 		int n = 1 + below(&r, N);
 		random_blocks(&r, b, n, POSITIONS);
 		int64_t bound = most_live(b, n, POSITIONS), end;
-		CU_ASSERT(memory_pack(b, n, POSITIONS, 2 * bound, a) <= 2 * bound);
+		CU_ASSERT(memory_pack(b, n, POSITIONS, NULL, 2 * bound, a) <= 2 * bound);
 		CU_ASSERT_FALSE(any_overlap(b, n));
-		end = memory_pack(b, n, POSITIONS, 0, a);
+		end = memory_pack(b, n, POSITIONS, NULL, 0, a);
 		CU_ASSERT_FALSE(any_overlap(b, n));
 		CU_ASSERT(end >= bound);
 		CU_ASSERT(end <= bound + bound / 4);
@@ -79,9 +79,42 @@ static void nested_lives_meet_the_bound(void)
 		b[i] = (MemoryBlock){64 * (1 + i % 7), 0, i, 2 * N - 1 - i};
 		sum += b[i].bytes;
 	}
-	CU_ASSERT_EQUAL(memory_pack(b, N, 2 * N, 0, a), sum);
-	CU_ASSERT_EQUAL(memory_pack(b, 0, 1, 0, a), 0);
+	CU_ASSERT_EQUAL(memory_pack(b, N, 2 * N, NULL, 0, a), sum);
+	CU_ASSERT_EQUAL(memory_pack(b, 0, 1, NULL, 0, a), 0);
 	arena_free(a);
+}
+
+static int64_t end_with(const MemoryBlock *b, int n, const int64_t *above)
+{
+	int64_t end = 0;
+	for (int i = 0; i < n; i++)
+		end = MAX(end, b[i].offset + b[i].bytes + above[b[i].last]);
+	return end;
+}
+
+/* Blocks that live while much lies above them move down, though the arena itself may be longer. */
+static void what_lies_above_counts(void)
+{
+	enum { N = 100, POSITIONS = 60 };
+	Random r = {3};
+	MemoryBlock b[N];
+	int64_t above[POSITIONS], with = 0, without = 0;
+	for (int round = 0; round < 30; round++) {
+		Arena *a = arena_new();
+		int n = 1 + below(&r, N);
+		random_blocks(&r, b, n, POSITIONS);
+		for (int i = 0; i < POSITIONS; i++)
+			above[i] = (i ? above[i - 1] : 0) + 64 * (i > POSITIONS / 2 ? below(&r, 100) : 0);
+		memory_pack(b, n, POSITIONS, NULL, 0, a);
+		without += end_with(b, n, above);
+		int64_t end = memory_pack(b, n, POSITIONS, above, 0, a);
+		with += end_with(b, n, above);
+		CU_ASSERT_FALSE(any_overlap(b, n));
+		for (int i = 0; i < n; i++)
+			CU_ASSERT(b[i].offset >= 0 && b[i].offset + b[i].bytes <= end);
+		arena_free(a);
+	}
+	CU_ASSERT(with < without);
 }
 
 static void many_blocks_take_a_moment(void)
@@ -95,7 +128,7 @@ static void many_blocks_take_a_moment(void)
 		b[i] = (MemoryBlock){64 * (1 + below(&r, 500)), 0, first, MIN(first + life, POSITIONS - 1)};
 	}
 	clock_t begin = clock();
-	memory_pack(b, N, POSITIONS, 0, a);
+	memory_pack(b, N, POSITIONS, NULL, 0, a);
 	CU_ASSERT((double)(clock() - begin) / CLOCKS_PER_SEC < 20); /* seconds; sanitizers included */
 	CU_ASSERT_FALSE(any_overlap(b, 2000));
 	arena_free(a);
@@ -335,6 +368,31 @@ static const char slots[] =
 	"    %sa : shard @a = wait %ra\n    %n : f32[4] @act+128 = neg %db\n    %cb : flat @b = collect @b %db\n"
 	"    %rb : async shard @b = reduce_scatter @b %cb {op=\"mean\"}\n    %sb : shard @b = wait %rb\n  }\n}\n";
 
+/* The gradient of @a is begun when %p and %q are still read, that of @b when %q alone is: 64 bytes are free, then none,
+ * since %n lies there later. */
+static void gradients_of_one_rank_lie_over_what_is_dead(void)
+{
+	Module *m = parsed(slots);
+	Arena *a = arena_new();
+	CU_ASSERT_PTR_NULL(memory_check(m, a, NULL));
+	LayoutModel l = memory_layout(m, a);
+	LayoutUnit unit[2] = {l.unit[0], l.unit[1]};
+	CU_ASSERT(unit[0].acts_free == 0 && unit[1].acts_free == 0);
+	value_named(m, "n")->place.offset = 0;
+	l = memory_layout(m, a);
+	memcpy(unit, l.unit, sizeof(unit));
+	CU_ASSERT(unit[0].acts_free == 64 && unit[1].acts_free == 64);
+	CU_ASSERT_PTR_NULL(memory_check(m, a, NULL));
+	l.unit = unit;
+	CU_ASSERT_PTR_NULL(memory_check_alone(m, &l, a, NULL));
+	unit[1].acts_free = 128; /* over %q, which is read later: @b begins there, and @a above it */
+	const Op *op = NULL;
+	const char *violation = memory_check_alone(m, &l, a, &op);
+	UNIT_CHECK(violation && strstr(violation, "%q"), violation ? violation : "none");
+	arena_free(a);
+	ir_module_free(m);
+}
+
 /* The plan above with other slots for unit b. */
 static Module *with_slots(int64_t gathered, int64_t gradient)
 {
@@ -424,10 +482,12 @@ void suite_memory(void)
 	CU_pSuite s = CU_add_suite("memory", NULL, NULL);
 	CU_add_test(s, "packed blocks do not overlap", blocks_do_not_overlap);
 	CU_add_test(s, "nested lives meet the bound", nested_lives_meet_the_bound);
+	CU_add_test(s, "what lies above counts", what_lies_above_counts);
 	CU_add_test(s, "100,000 blocks take a moment", many_blocks_take_a_moment);
 	CU_add_test(s, "random programs are planned", random_programs_are_planned);
 	CU_add_test(s, "overlaps are refuted", overlaps_are_refuted);
 	CU_add_test(s, "other violations are refuted", other_violations_are_refuted);
+	CU_add_test(s, "gradients of one rank lie over what is dead", gradients_of_one_rank_lie_over_what_is_dead);
 	CU_add_test(s, "memory_check follows copies to the host", copies_are_followed);
 	CU_add_test(s, "memory_check follows units through slots", slots_are_followed);
 	CU_add_test(s, "the peak names the largest values", peak_names_the_largest);

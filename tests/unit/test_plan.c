@@ -164,12 +164,46 @@ static int64_t gathered_bytes(const Case *c)
 	return slots_sum(&s);
 }
 
+/* The end of what the op reads or writes of the activations. */
+static int64_t used_by(const Op *op)
+{
+	int64_t end = 0;
+	for (int i = 0; i < op->n_in + op->n_out; i++) {
+		Value *v = i < op->n_in ? op_in(op, i) : op->out[i - op->n_in];
+		if (v && v->place.region == REGION_ACT)
+			end = MAX(end, value_whole(v)->place.offset + round_up(type_bytes(&value_whole(v)->type), 64));
+	}
+	return end;
+}
+
+/* Of a single rank: each flat gradient lies above what is used after its beginning, all that were begun fit above that,
+ * and what is above the activations is memory of its own. */
+static int64_t gradients_behind(const Case *c)
+{
+	int64_t begun = 0, end = 0;
+	for (int section = 0; section < SEC_EVAL; section++) {
+		IR_FOR_OPS(c->m, (SectionKind)section, op) {
+			int64_t used = 0;
+			if (op->kind != OP_ZERO_GAPS)
+				continue;
+			begun += whole(op->unit, 1, true);
+			for (int later = section; later < SEC_EVAL; later++)
+				for (const Op *o = later == section ? op->next : c->m->first[later]; o; o = o->next)
+					used = MAX(used, used_by(o));
+			end = MAX(end, used + begun);
+		}
+	}
+	return MAX(end - c->m->act_bytes, 0);
+}
+
 /* Reduced in place: nothing else is needed; else flat gradients in slots and what becomes of them. */
 static int64_t gradient_bytes(const Case *c, int64_t rank)
 {
 	Slots s = {0};
+	if (c->world == 1)
+		return gradients_behind(c);
 	int64_t ranks = ranks_of(c), reduced = 0;
-	bool in_place = is_split(c) ? ranks == 1 : c->strategy != STRATEGY_SHARDED_DDP || c->world == 1;
+	bool in_place = is_split(c) ? ranks == 1 : c->strategy != STRATEGY_SHARDED_DDP;
 	for (int section = 0; section < SEC_EVAL; section++) {
 		IR_FOR_OPS(c->m, (SectionKind)section, op) {
 			if (op->kind != OP_ZERO_GAPS)

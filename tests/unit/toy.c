@@ -24,8 +24,8 @@ RtTensor toy_tensors[TOY_TENSORS] = {
 
 static const char *const toy_unit_names[] = {"root", "frozen"};
 const LayoutUnit toy_units[2] = {
-	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 64 + TOY_C)}, 0, true, false, LAYOUT_OFFLOAD_NONE},
-	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, false, TOY_D)}, -1, true, false, LAYOUT_OFFLOAD_NONE},
+	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 64 + TOY_C)}, 0, true, false, LAYOUT_OFFLOAD_NONE, 0},
+	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, false, TOY_D)}, -1, true, false, LAYOUT_OFFLOAD_NONE, 0},
 };
 const RtCollective toy_step[4] = {
 	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0, false, 0, false},
