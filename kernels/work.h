@@ -197,8 +197,9 @@ static inline int64_t kwork_depthwise(const KShape *w, int64_t group, int64_t co
 	return kwork_up(group, K_DEPTHWISE_CHANNELS) * (kwork_numel(w, 2, w->rank) * copies + 1) * 4;
 }
 
-/* Convolutions of 16-bit data as products (kernels/cpu/conv_patch.c) copy rows of patches by chunks of this size, or
- * one row where that is larger; their products widen operands where no scratch is left. */
+/* Convolutions as products (kernels/cpu/conv_patch.c) copy rows of patches by chunks of this size, or one row where
+ * that is larger; their products widen operands where no scratch is left.  Chunks of f32 are what K_CONV_SCRATCH
+ * holds. */
 enum { K_PATCH_BYTES = 2 << 20 };
 static inline int64_t kwork_patches(const KShape *w, int64_t group)
 {

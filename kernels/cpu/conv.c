@@ -4,8 +4,9 @@
  * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked.  Convolutions
  * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, others of f32 on vectors
  * of 8 floats, where the library is slower (bench/NOTES.md), to conv_tiles.c, conv_grad_w_thin.c and
- * conv_depthwise_f32.c, depthwise ones of 16-bit data to conv_depthwise.c, others of 16-bit data for which the library
- * has only a reference implementation to conv_patch.c, and what else it has no other for to conv_plain.c. */
+ * conv_depthwise_f32.c, depthwise ones of 16-bit data to conv_depthwise.c, others for which the library has only a
+ * reference implementation, or none whose scratch fits, to conv_patch.c, and what that does not serve to
+ * conv_plain.c. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"

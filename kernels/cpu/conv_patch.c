@@ -1,10 +1,11 @@
-/* kernels/cpu/conv_patch.c: convolutions of 16-bit channels-last data as products of patches, where the library has no
- * kernel for the processor: any groups, strides, dilations and paddings, one to three spatial dims.
+/* kernels/cpu/conv_patch.c: convolutions of 16-bit or f32 channels-last data as products of patches, where the library
+ * has no kernel for the processor, or none whose scratch fits (it grows with an image and with threads): any groups,
+ * strides, dilations and paddings, one to three spatial dims.
  *
- * What a position of the result meets, taps x channels of its group, is one row; rows are copied in 16 bits by chunks
- * of K_PATCH_BYTES and multiplied by weights that were brought into that order.  The gradient of x is the forward with
- * its taps turned round, where strides leave zeros in the rows.  A gradient of w is summed in f32 over the chunks, in
- * order.  Products round once from f32 sums. */
+ * What a position of the result meets, taps x channels of its group, is one row; rows are copied as they are by chunks
+ * of K_PATCH_BYTES, or of f32 of what work has, and multiplied by weights that were brought into that order.  The
+ * gradient of x is the forward with its taps turned round, where strides leave zeros in the rows.  A gradient of w is
+ * summed in f32 over the chunks, in order.  Products round once from f32 sums. */
 #include "kernels/cpu/conv_axis.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
@@ -16,6 +17,8 @@ typedef struct Patches {
 	const int64_t *to;            /* spatial dims of the result */
 	int64_t group, in, out, taps; /* channels of a group on either side */
 	int64_t rows, chunk, width;   /* rows in all and in a chunk, elements of a row */
+	int64_t size;                 /* bytes of an element */
+	int64_t packed;               /* bytes of the weights in this order, or of the sums of their gradient */
 	bool turned;
 } Patches;
 
@@ -29,42 +32,44 @@ static Patches patches_of(const KConvDesc *d, ConvKind kind)
 		s.axis[i] = conv_axis(d, i, turned);
 	s.rows = d->n * numel(d->rank, s.to);
 	s.width = s.taps * s.in;
-	s.chunk = MAX(1, MIN(s.rows, K_PATCH_BYTES / 2 / MAX(1, s.width)));
+	s.size = type_bytes(d->dtype);
+	s.packed = round_up(s.group * s.out * s.width * (kind == CONV_GRAD_W ? 4 : s.size), 64);
+	/* of f32 the passes plan no room for a whole chunk: most of what is left, the rest is the products' */
+	int64_t room = is_half(d->dtype) ? K_PATCH_BYTES : MIN(K_PATCH_BYTES, (d->work_bytes - s.packed) / 4 * 3);
+	s.chunk = MAX(1, MIN(s.rows, room / s.size / MAX(1, s.width)));
 	return s;
 }
 
-static int64_t weights_of(const Patches *s) { return s->group * s->out * s->width; }
-
 /* Taps along the last axis of one row; x: channels of the group where that axis begins.  Taps that lie side by side are
  * one copy where the operand's channels are those of one group. */
-static void copy_taps(const Patches *s, uint16_t *to, const uint16_t *x, int64_t at)
+static void copy_taps(const Patches *s, char *to, const char *x, int64_t at)
 {
 	int last = s->d->rank - 1;
 	const ConvAxis *a = &s->axis[last];
-	int64_t taps = a->taps, from = at * a->step - a->left, channels = s->group * s->in;
+	int64_t taps = a->taps, from = at * a->step - a->left, row = s->in * s->size;
 	if (s->group == 1 && a->up == 1 && a->dilation == 1) {
 		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, a->from - from));
-		memset(to, 0, (size_t)(before * s->in) * sizeof *to);
-		memcpy(to + before * s->in, x + (from + before) * s->in, (size_t)((end - before) * s->in) * sizeof *to);
-		memset(to + end * s->in, 0, (size_t)((taps - end) * s->in) * sizeof *to);
+		memset(to, 0, (size_t)(before * row));
+		memcpy(to + before * row, x + (from + before) * row, (size_t)((end - before) * row));
+		memset(to + end * row, 0, (size_t)((taps - end) * row));
 		return;
 	}
-	for (int64_t k = 0; k < taps; k++, to += s->in) {
+	for (int64_t k = 0; k < taps; k++, to += row) {
 		int64_t p = conv_axis_met(a, at, k);
 		if (p >= 0)
-			memcpy(to, x + p * channels, (size_t)s->in * sizeof *to);
+			memcpy(to, x + p * s->group * row, (size_t)row);
 		else
-			memset(to, 0, (size_t)s->in * sizeof *to);
+			memset(to, 0, (size_t)row);
 	}
 }
 
 /* Row r of group g */
-static void copy_row(const Patches *s, uint16_t *to, const uint16_t *x, int64_t r, int64_t g)
+static void copy_row(const Patches *s, char *to, const char *x, int64_t r, int64_t g)
 {
 	int last = s->d->rank - 1;
-	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->axis[last].taps;
+	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->axis[last].taps, row = s->in * s->size;
 	unravel(r % positions, s->d->rank, s->to, at);
-	for (int64_t k = 0; k < s->taps; k += taps, to += taps * s->in) {
+	for (int64_t k = 0; k < s->taps; k += taps, to += taps * row) {
 		int64_t p = r / positions;
 		bool inside = true;
 		unravel(k, s->d->rank, s->d->kernel, tap);
@@ -74,17 +79,17 @@ static void copy_row(const Patches *s, uint16_t *to, const uint16_t *x, int64_t 
 			p = p * s->axis[i].from + q;
 		}
 		if (inside)
-			copy_taps(s, to, x + (p * s->axis[last].from * s->group + g) * s->in, at[last]);
+			copy_taps(s, to, x + (p * s->axis[last].from * s->group + g) * row, at[last]);
 		else
-			memset(to, 0, (size_t)(taps * s->in) * sizeof *to);
+			memset(to, 0, (size_t)(taps * row));
 	}
 }
 
-static void copy_chunk(const Patches *s, uint16_t *to, const uint16_t *x, int64_t row, int64_t rows, int64_t g)
+static void copy_chunk(const Patches *s, char *to, const char *x, int64_t row, int64_t rows, int64_t g)
 {
 	#pragma omp parallel for schedule(static)
 	for (int64_t r = 0; r < rows; r++)
-		copy_row(s, to + r * s->width, x, row + r, g);
+		copy_row(s, to + r * s->width * s->size, x, row + r, g);
 }
 
 /* Where weight (result channel o of group g, tap k, operand channel i) is in w (O, C/group, taps). */
@@ -105,37 +110,45 @@ static KPrim *chunk_product(const Patches *s, ConvKind kind, int64_t rows, int64
 	return k_matmul_create(&m);
 }
 
+static int64_t rows_bytes(const Patches *s) { return round_up(s->chunk * s->width * s->size, 64); }
+
 /* Runs the products of all chunks and groups: y (rows, out) = patches weights^T, or weights += y^T patches. */
 static void run_chunks(KPrim *p, const Patches *s, char *y, const void *x, char *weights, const void *bias,
 	bool grad_w, char *work)
 {
-	uint16_t *rows = (uint16_t *)(void *)work;
-	int64_t bytes = grad_w ? 4 : 2;
-	work += round_up(s->chunk * s->width * 2, 64);
+	char *rows = work;
+	int64_t bytes = grad_w ? 4 : s->size;
+	work += rows_bytes(s);
 	for (int64_t r = 0; r < s->rows; r += s->chunk)
 		for (int64_t g = 0; g < s->group; g++) {
 			int64_t n = MIN(s->chunk, s->rows - r);
-			char *at = y + (r * s->group + g) * s->out * 2, *w = weights + g * s->out * s->width * bytes;
+			char *at = y + (r * s->group + g) * s->out * s->size, *w = weights + g * s->out * s->width * bytes;
 			KPrim *product = n == s->chunk ? p->inner : p->product[0];
 			copy_chunk(s, rows, x, r, n, g);
 			if (grad_w)
 				k_matmul_run(product, w, at, rows, NULL, work);
 			else
-				k_matmul_run(product, at, rows, w, bias ? (const char *)bias + g * s->out * 2 : NULL, work);
+				k_matmul_run(product, at, rows, w, bias ? (const char *)bias + g * s->out * s->size : NULL, work);
 		}
+}
+
+static void copy_weight(const Patches *s, void *to, int64_t i, const void *from, int64_t j)
+{
+	if (s->size == 4)
+		((float *)to)[i] = ((const float *)from)[j];
+	else
+		((uint16_t *)to)[i] = ((const uint16_t *)from)[j];
 }
 
 static void run(KPrim *p, PrimArgs *t, char *work, ConvKind kind)
 {
 	Patches s = patches_of(&p->conv, kind);
-	uint16_t *to = (uint16_t *)(void *)work;
-	const uint16_t *w = t->at[2];
 	#pragma omp parallel for schedule(static)
 	for (int64_t o = 0; o < s.group * s.out; o++)
 		for (int64_t k = 0; k < s.taps; k++)
 			for (int64_t i = 0; i < s.in; i++)
-				to[o * s.width + k * s.in + i] = w[weight_at(&s, o / s.out, o % s.out, k, i)];
-	run_chunks(p, &s, t->at[0], t->at[1], work, t->at[3], false, work + p->packed_bytes);
+				copy_weight(&s, work, o * s.width + k * s.in + i, t->at[2], weight_at(&s, o / s.out, o % s.out, k, i));
+	run_chunks(p, &s, t->at[0], t->at[1], work, t->at[3], false, work + s.packed);
 }
 
 static void forward(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_FORWARD); }
@@ -145,29 +158,28 @@ static void grad_w(KPrim *p, PrimArgs *t, char *work)
 {
 	Patches s = patches_of(&p->conv, CONV_GRAD_W);
 	const float *acc = (const float *)(const void *)work;
-	memset(work, 0, (size_t)p->packed_bytes);
-	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + p->packed_bytes);
+	KDType to = is_half(p->conv.dtype) ? p->conv.to : K_F32;
+	memset(work, 0, (size_t)s.packed);
+	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + s.packed);
 	#pragma omp parallel for schedule(static)
 	for (int64_t o = 0; o < s.group * s.out; o++)
 		for (int64_t k = 0; k < s.taps; k++)
 			for (int64_t i = 0; i < s.in; i++)
-				narrow((char *)t->at[0] + weight_at(&s, o / s.out, o % s.out, k, i) * type_bytes(p->conv.to),
-					acc + o * s.width + k * s.in + i, p->conv.to, 1);
+				narrow((char *)t->at[0] + weight_at(&s, o / s.out, o % s.out, k, i) * type_bytes(to),
+					acc + o * s.width + k * s.in + i, to, 1);
 }
 
 KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind)
 {
 	static void (*const runs[])(KPrim *, PrimArgs *, char *) = {forward, grad_x, grad_w};
-	if (!is_half(d->dtype) || d->layout != 1 || d->w_layout)
+	if (d->dtype == K_F64 || d->layout != 1 || d->w_layout)
 		return NULL;
 	Patches s = patches_of(d, kind);
-	int64_t packed = round_up(weights_of(&s) * (kind == CONV_GRAD_W ? 4 : 2), 64);
-	int64_t before = packed + round_up(s.chunk * s.width * 2, 64), last = s.rows % s.chunk;
+	int64_t before = s.packed + rows_bytes(&s), last = s.rows % s.chunk;
 	if (before > d->work_bytes)
 		return NULL;
 	KPrim *p = prim_new("own:patches");
 	p->conv = *d;
-	p->packed_bytes = packed;
 	p->inner = chunk_product(&s, kind, s.chunk, d->work_bytes - before);
 	p->product[0] = last ? chunk_product(&s, kind, last, d->work_bytes - before) : NULL;
 	p->work = before + MAX(p->inner->work, last ? p->product[0]->work : 0);

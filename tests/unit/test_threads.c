@@ -175,7 +175,7 @@ static void test_convs(void)
 		}
 }
 
-/* ---- convolutions by tiles, which conv.c takes on vectors of 8 floats only ---- */
+/* ---- convolutions by tiles, which conv.c takes on vectors of 8 floats only, and by patches ---- */
 
 static const Conv tiled[] = {
 	{2, 3, 32, 64, 1, 11, 3, 1, 1}, {2, 2, 64, 32, 1, 12, 3, 2, 1}, {2, 2, 32, 32, 1, 10, 2, 3, 0},
@@ -183,48 +183,50 @@ static const Conv tiled[] = {
 	{3, 1, 32, 32, 1, 5, 3, 1, 1}, {2, 1, 32, 32, 1, 1, 3, 1, 1},
 };
 
-static void check_tiled(const Conv *s, ConvKind kind)
+/* As what create makes, with so much work, beside loops */
+static void check_own(const Conv *s, ConvKind kind, ConvCreate *create, int64_t work_bytes)
 {
-	KConvDesc d = {.dtype = K_F32, .to = K_F32, .rank = s->rank, .n = s->n, .c = s->c, .o = s->o, .group = 1,
-		.layout = 1, .bias = kind == CONV_FORWARD, .work_bytes = 16 << 20};
-	int64_t nx = d.n * d.c, ny = d.n * d.o, nw = d.o * d.c;
+	KConvDesc d = {.dtype = K_F32, .to = K_F32, .rank = s->rank, .n = s->n, .c = s->c, .o = s->o, .group = s->group,
+		.layout = 1, .bias = kind == CONV_FORWARD, .work_bytes = work_bytes};
+	int64_t nx = d.n * d.c, ny = d.n * d.o, nw = d.o * d.c / d.group;
 	for (int i = 0; i < d.rank; i++) {
 		d.in[i] = s->in, d.kernel[i] = s->kernel, d.stride[i] = s->stride, d.dilation[i] = 1;
 		d.pad[i] = d.pad_end[i] = s->pad;
 		d.out[i] = (s->in + 2 * s->pad - s->kernel) / s->stride + 1;
 		nx *= d.in[i], ny *= d.out[i], nw *= d.kernel[i];
 	}
-	int64_t n = kind == CONV_FORWARD ? ny : nx;
-	float *a = case_floats(kind == CONV_FORWARD ? nx : ny, -1, 1), *w = case_floats(nw, -1, 1);
+	int64_t n = kind == CONV_FORWARD ? ny : kind == CONV_GRAD_X ? nx : nw;
+	float *a = case_floats(kind == CONV_GRAD_X ? ny : nx, -1, 1);
+	float *b = case_floats(kind == CONV_GRAD_W ? ny : nw, -1, 1);
 	float *bias = d.bias ? case_floats(d.o, -1, 1) : NULL, *y = case_alloc(n * 4), *first = case_alloc(n * 4);
 	double *want = case_doubles(n);
 	char *work = case_alloc(d.work_bytes);
-	PrimArgs args = {{y, a, w, bias}};
-	KPrim *plain = conv_plain_create(&d, kind), *tiles = conv_tiles_create(&d, kind);
-	UNIT_CHECK(tiles && k_prim_work(tiles) <= d.work_bytes, "tiles do not serve a convolution");
+	PrimArgs args = {{y, a, b, bias}};
+	KPrim *plain = conv_plain_create(&d, kind), *own = create(&d, kind);
+	UNIT_CHECK(own && k_prim_work(own) <= d.work_bytes, "a kernel of ours does not serve a convolution");
 	plain->run(plain, &args, work);
 	for (int64_t i = 0; i < n; i++)
 		want[i] = y[i];
-	for (int i = 0; tiles && i < COUNTS; i++) {
+	for (int i = 0; own && i < COUNTS; i++) {
 		case_threads(counts[i]);
 		memset(work, 0xff, (size_t)d.work_bytes);
-		tiles->run(tiles, &args, work);
-		case_close("convolution by tiles", y, want, n, 3e-6);
+		own->run(own, &args, work);
+		case_close(own->impl, y, want, n, 3e-6);
 		if (i == 0)
 			memcpy(first, y, (size_t)(n * 4));
-		case_equal("convolution by tiles, bits for any number of threads", y, first, n * 4);
+		case_equal("bits for any number of threads", y, first, n * 4);
 	}
 	case_threads(2);
 	k_prim_free(plain);
-	k_prim_free(tiles);
+	k_prim_free(own);
 	case_end();
 }
 
 static void test_tiles(void)
 {
 	for (size_t i = 0; i < sizeof tiled / sizeof *tiled; i++) {
-		check_tiled(&tiled[i], CONV_FORWARD);
-		check_tiled(&tiled[i], CONV_GRAD_X);
+		check_own(&tiled[i], CONV_FORWARD, conv_tiles_create, 16 << 20);
+		check_own(&tiled[i], CONV_GRAD_X, conv_tiles_create, 16 << 20);
 	}
 	KConvDesc d = {.dtype = K_F32, .rank = 1, .n = 1, .c = 32, .o = 32, .group = 1, .layout = 1, .in = {9}, .out = {7},
 		.kernel = {3}, .stride = {1}, .dilation = {1}, .work_bytes = 1 << 20};
@@ -236,6 +238,20 @@ static void test_tiles(void)
 	UNIT_CHECK(!conv_tiles_create(&d, CONV_GRAD_W), "tiles serve a gradient of weights");
 }
 
+/* Patches in one chunk and in several. */
+static void test_patches(void)
+{
+	static const Conv patched[] = {
+		{2, 3, 33, 20, 1, 11, 3, 2, 1}, {2, 2, 24, 36, 4, 9, 3, 1, 1}, {3, 1, 17, 8, 1, 6, 3, 1, 1},
+		{1, 2, 48, 32, 2, 90, 16, 3, 7},
+	};
+	k_threads_exact = true;
+	for (size_t i = 0; i < sizeof patched / sizeof *patched; i++)
+		for (int kind = 0; kind < 6; kind++)
+			check_own(&patched[i], (ConvKind)(kind % 3), conv_patch_create, kind < 3 ? 16 << 20 : 100 << 10);
+	k_threads_exact = false;
+}
+
 void suite_threads(void)
 {
 	CU_pSuite s = CU_add_suite("threads", NULL, NULL);
@@ -243,4 +259,5 @@ void suite_threads(void)
 	CU_add_test(s, "which products", test_road);
 	CU_add_test(s, "convolutions", test_convs);
 	CU_add_test(s, "convolutions by tiles", test_tiles);
+	CU_add_test(s, "convolutions by patches", test_patches);
 }
