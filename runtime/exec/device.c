@@ -60,8 +60,10 @@ static ArenaKind arena_of_params(const Rt *rt, const LayoutUnit *u)
 
 static ArenaKind arena_of_reduced(const Rt *rt, const LayoutUnit *u)
 {
+	LayoutModel layout = rt->model->layout;
 	LayoutRank who = device_rank(rt);
-	if (layout_grad_over_acts(&rt->model->layout, u, &who))
+	layout.cuda.on = rt->model->need_cuda;
+	if (layout_grad_over_acts(&layout, u, &who))
 		return ARENA_ACTIVATIONS;
 	return layout_grads_away(u, rt->model->need_cuda) ? ARENA_AWAY_GRADS : ARENA_GRADS;
 }
