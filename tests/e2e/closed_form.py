@@ -29,7 +29,11 @@ if owned:
 else:
     want["states"] = 8 * shards
 got["states"] = memory["optimizer states"]
-if strategy == "no_shard" or strategy == "oss" or split == 1 and not owned or world == 1:
+if world == 1:  # those of the blocks lie among the activations; the root's, of embedding and head, outlive them
+    want["gradients"], got["gradients"] = "at most the root's", memory["gradients"]
+    if 0 <= memory["gradients"] <= 4 * sum(root):
+        got["gradients"] = want["gradients"]
+elif strategy in ("no_shard", "oss") or split == 1 and not owned:
     want["gradients"], got["gradients"] = 4 * whole, memory["gradients"]
 want = {k: v for k, v in want.items() if v is not None}
 sums = plan["step"]["sums"]
