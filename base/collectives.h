@@ -28,6 +28,7 @@ typedef enum CollectiveBytes {
 	BYTES_SUM_TO_ALL, BYTES_SUM_OVER_GROUPS, BYTES_SUM_TO_OWNER, /* pieces to be summed, then the sums */
 	BYTES_FLATS_OF_OWNER,                     /* all trainable flats, except on the owner */
 	BYTES_BUFFERS_OF_FIRST,                   /* rank 0's float buffers */
+	BYTES_SCALES_OF_WEIGHTS,                  /* every other rank's largest magnitudes of its parts of them */
 	BYTES_OPERANDS,                           /* every other rank's operands */
 	BYTES_SCALARS                             /* every other rank's LAYOUT_SCALARS doubles */
 } CollectiveBytes;

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* in elements; the most flats of a unit */
+enum { LAYOUT_SCALE_BYTES = 64 }; /* from one scale of weights (symbols of SYM_SCALE) to the next */
 enum { LAYOUT_SCALARS = 12 }; /* doubles in all_reduce_scalars: loss, weight, accuracy, norm, requests to the run */
 
 /* ---- strategies ---- */

@@ -82,6 +82,7 @@ int64_t plan_received(const Plan *p, const PlanCollective *c)
 	case BYTES_SUM_TO_OWNER: return all_reduced(u, 1, who->world, who->rank, owner);
 	case BYTES_FLATS_OF_OWNER: return owner || who->world == 1 ? 0 : broadcast_bytes(u);
 	case BYTES_BUFFERS_OF_FIRST: return who->rank ? c->message : 0;
+	case BYTES_SCALES_OF_WEIGHTS:
 	case BYTES_OPERANDS: return (who->world - 1) * c->message;
 	case BYTES_SCALARS: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
 	}

@@ -152,6 +152,10 @@ void lower_to_f8(Emit *e, const Op *op)
 	const Type *x = &op_in(op, 0)->type;
 	int64_t k = x->dim[x->rank - 1];
 	bool rows = attr_get_int(op->attrs, "rows", 0);
+	if (dtype_is_scaled(x->dtype)) {
+		emit_line(e, "k_turn_f8(%s, " I64 ", " I64 ");", emit_tensors(e, op, "o0 i0"), type_numel(x) / k, k);
+		return;
+	}
 	const char *first = rows ? emit_value(e, op->out[0]) : "NULL";
 	const char *second = op->n_out > rows ? emit_value(e, op->out[rows]) : "NULL";
 	emit_line(e, "k_to_f8_bf16(%s, %s, %s, %s, " I64 ", " I64 ");", first, second, emit_tensors(e, op, "i0 i1"),

@@ -432,7 +432,7 @@ static void put_needs(Emit *e, Buf *out)
 }
 
 /* The number of rows of each table. */
-typedef struct Counts { int files, tensors, step, evaluation, outputs, groups, checks; } Counts;
+typedef struct Counts { int files, tensors, step, evaluation, outputs, groups, checks, scales; } Counts;
 
 /* Writes fields in the order of RtModel's declaration, as C++ requires. */
 static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts *n)
@@ -461,6 +461,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, emit_c_string(e, optimizer_name(e)));
 	if (n->checks)
 		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n->checks);
+	if (n->scales)
+		buf_printf(out, "\t.scales = scales, .n_scales = %d,\n", n->scales);
 	if (n->groups)
 		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n->groups);
 	put_loss(e, out);
@@ -485,6 +487,27 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 	buf_printf(out, "};\n\n");
 }
 
+/* Returns how many scales of weights there are.  They lie one behind the other. */
+static int put_scales(Emit *e, Buf *out)
+{
+	const Module *m = e->m;
+	int n = 0;
+	int64_t end = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i], *first = s->kind == SYM_SCALE ? scale_param(m, s) : NULL;
+		if (!first)
+			continue;
+		if (n && s->offset != end)
+			ice("scale \"%s\" lies apart from the one before", s->name);
+		end = s->offset + LAYOUT_SCALE_BYTES;
+		buf_printf(out, "%s\t{%d, %d, %" PRId64 ", %" PRId64 "}", n++ ? ",\n"
+			: "/* Scales of weights that are gathered in 8 bits: unit, flat, first element, bytes in the state. */\n"
+			"static const RtScale scales[] = {\n", first->unit->index, first->flat, first->offset, s->offset);
+	}
+	buf_printf(out, n ? "\n};\n\n" : "");
+	return n;
+}
+
 void tables_write(Emit *e, Buf *out)
 {
 	buf_printf(out, "#include \"ops.h\"\n\n");
@@ -499,6 +522,7 @@ void tables_write(Emit *e, Buf *out)
 	n.outputs = put_outputs(e, out);
 	n.groups = put_groups(e, out);
 	n.checks = checks_write(e, out);
+	n.scales = put_scales(e, out);
 	e->n_step = n.step;
 	e->n_evaluation = n.evaluation;
 	if (e->several) {

@@ -104,7 +104,7 @@ int tensors_files(Emit *e, Buf *out)
 
 bool tensors_has(const Symbol *s)
 {
-	return s->kind != SYM_OUTPUT && s->type.kind == TYPE_TENSOR;
+	return s->kind != SYM_OUTPUT && s->kind != SYM_SCALE && s->type.kind == TYPE_TENSOR;
 }
 
 /* What differs among modules: in a row's text each hole is PART_HOLE followed by its number. */

@@ -346,7 +346,8 @@ RULE(param)
 RULE(view)
 {
 	int64_t at = 0;
-	if (op_n_params(op) == 1)
+	bool f8 = dtype_is_scaled(op->out[0]->type.dtype);
+	if (op_n_params(op) == 1 && !f8)
 		return from_symbol(e, op, out[0]);
 	*out[0] = eval_alloc(e, op->out[0]->type);
 	for (int64_t i = 0; i < op_n_params(op); i++) {
@@ -357,13 +358,22 @@ RULE(view)
 		memcpy(out[0]->f + at, p->f, sizeof(*p->f) * (size_t)n);
 		at += n;
 	}
+	if (f8)
+		return eval_weight_f8(e, op->sym, out[0]);
 	fit(e, out[0]);
 	return true;
 }
 
 RULE(read)
 {
-	return from_symbol(e, op, out[0]);
+	float scale;
+	if (op->sym->kind != SYM_SCALE)
+		return from_symbol(e, op, out[0]);
+	if (!eval_weight_scale(e, op->sym, &scale))
+		return false;
+	*out[0] = eval_alloc(e, op->out[0]->type);
+	out[0]->f[0] = scale;
+	return true;
 }
 
 RULE(write)

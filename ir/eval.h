@@ -71,6 +71,11 @@ static inline void eval_put(EvalTensor *t, int64_t at, Scalar s)
 		t->i[at] = s.i;
 }
 
+/* eval_f8.c: a scale of weights, and a tensor of weights that is divided by its scale and rounded to e4m3; false where
+ * a weight has no value. */
+bool eval_weight_scale(EvalEnv *e, const Symbol *scale, float *out);
+bool eval_weight_f8(EvalEnv *e, const Symbol *param, EvalTensor *t);
+
 /* eval_quant.c: the value of a THROUGH op as eval_set_through says; false where e->through lacks its values. */
 bool eval_through(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *out);
 /* The values of elementwise ops of ops.def. */

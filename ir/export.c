@@ -210,6 +210,11 @@ static void json_role(const Json *j, const FieldAt *f)
 	json_dtype(j, f);
 }
 
+static void json_gathered(const Json *j, const FieldAt *f)
+{
+	json_dtype(j, f);
+}
+
 static void json_strategy(const Json *j, const FieldAt *f)
 {
 	json_text(j, strategy_info[*(const Strategy *)f->at].text);

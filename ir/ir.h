@@ -129,8 +129,9 @@ typedef enum SymbolKind {
 	SYM_BUFFER, /* not trained, kept from step to step and saved: statistics of batch norm */
 	SYM_DATA,   /* a constant tensor of the model that is too big to print; read-only */
 	SYM_STATE,  /* made by the compiler: moments and counters of the optimizer */
+	SYM_SCALE,  /* made by the compiler: of weights that are gathered in 8 bits; f8_scales sets it in each step */
 } SymbolKind;
-enum { SYM_COUNT = SYM_STATE + 1 };
+enum { SYM_COUNT = SYM_SCALE + 1 };
 extern const char *const symbol_kind_text[SYM_COUNT]; /* "input" */
 
 /* Where a symbol's initial contents come from: bytes in a file, random numbers, or a fill value. */
@@ -170,7 +171,8 @@ struct Symbol {
 	int flat;
 	int member;          /* SYM_PARAM with a unit: its index in unit->params */
 	int64_t offset;      /* elements from the start of the flat; a multiple of 64 */
-	const char *param;   /* SYM_STATE of one parameter: the parameter's name; else NULL */
+	const char *param;   /* SYM_STATE of one parameter: its name; SYM_SCALE: the name of the first; else NULL */
+	int64_t n_params;    /* SYM_SCALE: of so many parameters that follow each other in their flat */
 	TextPlace at;
 };
 
@@ -185,6 +187,7 @@ struct Unit {
 	int forward_prefetch, backward_prefetch; /* units ahead of its use that it is gathered; -1: as the others */
 	int param_dtype, reduce_dtype; /* a DType that was asked for it; -1: as the others */
 	int offload;         /* a LayoutOffload that was asked for it; -1: that of the train block (ir_offload) */
+	int f8;              /* until pass fp8: a bit for each flat that only products read which may read 8-bit floats */
 	Flat flat[UNIT_MAX_FLATS];
 	int n_flats;
 	Symbol **params;     /* in rising order of offset within each flat */
@@ -553,6 +556,12 @@ int64_t op_n_params(const Op *op);
 /* The type of n parameters from s on as one, which they are if they follow each other in the flat without gaps and
  * differ in their first dim at most; else false. */
 bool params_type(const Symbol *s, int64_t n, Type *out);
+/* The first of the weights whose scale a SYM_SCALE is, and the scale of a weight that is gathered in 8 bits; NULL:
+ * there is none. */
+Symbol *scale_param(const Module *m, const Symbol *scale);
+Symbol *param_scale(const Module *m, const Symbol *param);
+/* Whether some flat of the unit is gathered in 8 bits, so that the gather divides by scales. */
+bool unit_is_scaled(const Unit *u);
 /* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
 bool unit_is_resident(const Unit *u);
 /* Whether its gathered copy, if it has one, is to stay from forward into backward. */

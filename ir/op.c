@@ -13,7 +13,7 @@ const OpInfo op_info[OP_COUNT] = {
 #include "ir/ops.def"
 };
 
-const char *const symbol_kind_text[SYM_COUNT] = {"input", "output", "param", "buffer", "data", "state"};
+const char *const symbol_kind_text[SYM_COUNT] = {"input", "output", "param", "buffer", "data", "state", "scale"};
 const char *const region_text[REGION_COUNT] = {"", "act", "input", "param", "grad", "state", "host"};
 const char *const level_text[LEVEL_COUNT] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 const char *const variant_text[VARIANT_COUNT] = {"only", "first", "middle", "last"};
@@ -155,6 +155,32 @@ int64_t value_offset(const Value *v)
 int64_t op_n_params(const Op *op)
 {
 	return attr_get_int(op->attrs, "params", 1);
+}
+
+Symbol *scale_param(const Module *m, const Symbol *scale)
+{
+	Symbol *s = scale->param ? ir_find_symbol(m, scale->param) : NULL;
+	return s && s->kind == SYM_PARAM ? s : NULL;
+}
+
+Symbol *param_scale(const Module *m, const Symbol *param)
+{
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		const Symbol *first = s->kind == SYM_SCALE ? scale_param(m, s) : NULL;
+		if (first && first->unit == param->unit && param->member >= first->member
+				&& param->member < first->member + s->n_params)
+			return s;
+	}
+	return NULL;
+}
+
+bool unit_is_scaled(const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (dtype_is_scaled(u->flat[f].param))
+			return true;
+	return false;
 }
 
 bool params_type(const Symbol *s, int64_t n, Type *out)

@@ -141,6 +141,14 @@ DType parse_float_dtype(Parser *p)
 	return t;
 }
 
+DType parse_flat_dtype(Parser *p)
+{
+	bool f8 = lex_is_word(&p->lex, dtype_info[DT_E4M3].text);
+	if (f8)
+		lex_next(&p->lex);
+	return f8 ? DT_E4M3 : parse_float_dtype(p);
+}
+
 Type parse_type(Parser *p)
 {
 	Type t = {0};
@@ -156,7 +164,7 @@ Type parse_type(Parser *p)
 		if (t.unit)
 			t.dtype = t.unit->flat[t.flat].dtype;
 		if (lex_accept(&p->lex, ':'))
-			t.dtype = parse_float_dtype(p);
+			t.dtype = parse_flat_dtype(p);
 	} else if (!strcmp(word, "none") && !async) {
 		t.kind = TYPE_NONE;
 	} else if (!strcmp(word, "event") && !async) {

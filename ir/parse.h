@@ -24,6 +24,7 @@ double parse_real(Parser *p);
 int parse_ints(Parser *p, int64_t *out);     /* at most IR_MAX_RANK of them; returns how many */
 Type parse_type(Parser *p);
 DType parse_float_dtype(Parser *p);
+DType parse_flat_dtype(Parser *p); /* of a flat as it is gathered: one of floats, or e4m3 */
 const char *parse_unit_name(Parser *p);
 int parse_flat_suffix(Parser *p);            /* reads "/1"; 0 if there is no suffix */
 

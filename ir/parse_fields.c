@@ -220,6 +220,12 @@ static void read_role(Parser *p, const FieldAt *f)
 	*(DType *)f->at = parse_float_dtype(p);
 }
 
+static void read_gathered(Parser *p, const FieldAt *f)
+{
+	lex_expect(&p->lex, '=');
+	*(DType *)f->at = parse_flat_dtype(p);
+}
+
 static void read_word(Parser *p, const FieldAt *f)
 {
 	*(bool *)f->at = !p->lex.failed;

@@ -458,6 +458,11 @@ static void print_role(Printer *p, const FieldAt *f)
 	print_dtype(p, f);
 }
 
+static void print_gathered(Printer *p, const FieldAt *f)
+{
+	print_role(p, f);
+}
+
 static void print_word(Printer *p, const FieldAt *f)
 {
 	if (*(const bool *)f->at)

@@ -255,7 +255,7 @@ static unsigned symbol_kinds(OpKind kind)
 	switch (kind) {
 	case OP_INPUT: return 1u << SYM_INPUT;
 	case OP_PARAM: case OP_VIEW_OP: case OP_GRAD: case OP_UPDATE: return 1u << SYM_PARAM;
-	case OP_READ: return 1u << SYM_BUFFER | 1u << SYM_DATA | 1u << SYM_STATE;
+	case OP_READ: return 1u << SYM_BUFFER | 1u << SYM_DATA | 1u << SYM_STATE | 1u << SYM_SCALE;
 	case OP_WRITE: return 1u << SYM_BUFFER | 1u << SYM_STATE;
 	default: return 1u << SYM_OUTPUT;
 	}

@@ -24,13 +24,17 @@ RULE(to_f8)
 	Type scalar = type_tensor(DT_F32, 0, NULL);
 	int n = 0;
 	DType to;
-	if (!want_f8(err, op, &to) || !shape_want_dtype(err, op, 0, DT_BF16) || !shape_want(m, err, op, 1, &scalar))
+	bool as_rows = attr_get_int(op->attrs, "rows", 0);
+	if (!want_f8(err, op, &to) || !shape_want(m, err, op, 1, &scalar))
 		return false;
+	if (x->dtype != DT_BF16 && (x->dtype != to || as_rows))
+		return shape_wrong(err, "to_f8 makes e4m3 or e5m2 of bf16, or columns of what is that; operand 1 is %s",
+			type_str(m->arena, x));
 	if (x->rank < 2 || !type_numel(x))
 		return shape_wrong(err, "operand 1 of to_f8 needs elements in at least 2 dimensions, it is %s",
 			type_str(m->arena, x));
 	int64_t cols = x->dim[x->rank - 1], rows = type_numel(x) / cols;
-	if (attr_get_int(op->attrs, "rows", 0)) {
+	if (as_rows) {
 		out[n] = *x;
 		out[n++].dtype = to;
 	}

@@ -215,6 +215,9 @@ static void begin_gather(Plan *p, const Op *op)
 	if (p->unit[op->unit->index].update)
 		plan_fail(p, "gather-before-update", op, "unit %s is gathered after its update: a step reads parameters as the "
 			"step before left them", op->unit->name);
+	if (unit_is_scaled(op->unit) && !p->scales)
+		plan_fail(p, "scales-first", op, "unit %s is gathered in e4m3, and no f8_scales stands in front of that",
+			op->unit->name);
 	if (op->n_out != op->unit->n_flats)
 		plan_fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
 			op->unit->n_flats, op->n_out);
@@ -328,13 +331,21 @@ static void broadcast_buffers(Plan *p, const Op *op)
 	p->broadcast = op;
 }
 
+/* Scales are set in front of all that divides or multiplies by them. */
+static void set_scales(Plan *p, const Op *op)
+{
+	if (p->scales)
+		plan_fail(p, "scales-once", op, "a second f8_scales in a program");
+	p->scales = op;
+}
+
 /* ---- a run by itself ---- */
 
 static void check_eval(Plan *p, const Op *op)
 {
 	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_UPDATE_SHARD, OP_STEP_SCALARS, OP_CARRY_GRAD,
 		OP_CARRIED_GRAD, OP_ACCUMULATE, OP_OFFLOAD, OP_RELOAD, OP_COPIED};
-	bool trains = is_comm(op) && op->kind != OP_ALL_GATHER;
+	bool trains = is_comm(op) && op->kind != OP_ALL_GATHER && op->kind != OP_F8_SCALES;
 	for (int i = 0; i < COUNT_OF(not); i++)
 		trains = trains || op->kind == not[i];
 	if (trains)
@@ -352,6 +363,7 @@ static void run_effect(Plan *p, const Op *op)
 	case OP_ALL_GATHER: begin_gather(p, op); break;
 	case OP_ALL_REDUCE_SCALARS: scalars(p, op); break;
 	case OP_BROADCAST_BUFFERS: broadcast_buffers(p, op); break;
+	case OP_F8_SCALES: set_scales(p, op); break;
 	case OP_STEP_SCALARS: p->step_scalars = op; break;
 	case OP_REPORT_LOSS: case OP_REPORT_ACC:
 		if (p->scalars)
@@ -441,7 +453,7 @@ static void clear(Plan *p, SectionKind first, SectionKind last)
 	p->first = first;
 	p->last = last;
 	p->at = p->seq = 0;
-	p->scalars = p->step_scalars = p->broadcast = p->buffer = NULL;
+	p->scalars = p->step_scalars = p->broadcast = p->scales = p->buffer = NULL;
 	p->early = ir_updates_early(p->m);
 	memset(p->unit, 0, sizeof(*p->unit) * (size_t)p->m->n_units);
 	memset(p->slot, 0, sizeof(*p->slot) * (size_t)p->m->n_units * 2);

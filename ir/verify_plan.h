@@ -57,6 +57,7 @@ typedef struct Plan {
 	bool early;           /* units are updated in backward: their gradients lie in their slots until then */
 	const Op *scalars, *step_scalars;
 	const Op *broadcast;  /* broadcast_buffers */
+	const Op *scales;     /* f8_scales */
 	const Op *buffer;     /* the first op of this run that reads or writes a buffer */
 } Plan;
 

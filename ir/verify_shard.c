@@ -47,6 +47,49 @@ static void check_away(Verify *v, const Unit *u)
 				away ? "is not" : "is", offload_text[offload], v->m->train->cuda ? "GPUs" : "CPUs");
 }
 
+static bool is_member(const Unit *u, const Symbol *first, int64_t i)
+{
+	return first->member + i < u->n_params && u->params[first->member + i]->flat == first->flat;
+}
+
+/* A scale is that of weights which follow each other in a flat that is gathered in e4m3. */
+static void check_scale(Verify *v, const Symbol *s)
+{
+	const Symbol *first = scale_param(v->m, s);
+	const Unit *u = first ? first->unit : NULL;
+	bool f32 = s->type.kind == TYPE_TENSOR && s->type.dtype == DT_F32 && s->type.rank == 0;
+	if (!f32 || !u || s->n_params < 1 || !is_member(u, first, s->n_params - 1)
+			|| u->flat[first->flat].param != DT_E4M3)
+		verify_fail_at(v, s->at, "scale \"%s\" is no f32[] of parameters that lie together in a flat with param=e4m3",
+			s->name);
+}
+
+/* Every parameter of such a flat has one scale. */
+static void check_scaled(Verify *v, const Unit *u, int *scales)
+{
+	for (int k = 0; k < u->n_params; k++) {
+		const Symbol *s = u->params[k];
+		if (u->flat[s->flat].param == DT_E4M3 && scales[s->index] != 1)
+			verify_fail_at(v, s->at, "\"%s\" is gathered in e4m3 and has %d scales", s->name, scales[s->index]);
+	}
+}
+
+static void verify_scales(Verify *v)
+{
+	const Module *m = v->m;
+	int *scales = NEW_N(v->arena, int, m->n_symbols), before = v->errors;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_SCALE)
+			check_scale(v, m->symbols[i]);
+	for (int i = 0; i < m->n_symbols && v->errors == before; i++) {
+		const Symbol *first = m->symbols[i]->kind == SYM_SCALE ? scale_param(m, m->symbols[i]) : NULL;
+		for (int64_t k = 0; first && k < m->symbols[i]->n_params; k++)
+			scales[first->unit->params[first->member + k]->index]++;
+	}
+	for (int i = 0; i < m->n_units && v->errors == before; i++)
+		check_scaled(v, m->units[i], scales);
+}
+
 void verify_units(Verify *v)
 {
 	const Module *m = v->m;
@@ -61,6 +104,7 @@ void verify_units(Verify *v)
 			check_member(v, u, u->params[k], end);
 		check_away(v, u);
 	}
+	verify_scales(v);
 	for (int i = 0; i < m->n_symbols && m->level >= LEVEL_SHARD; i++)
 		if (m->symbols[i]->kind == SYM_PARAM && !m->symbols[i]->unit)
 			verify_fail_at(v, m->symbols[i]->at, "parameter \"%s\" has no unit at level SHARD", m->symbols[i]->name);

@@ -17,6 +17,9 @@
  * 2^-100.  NaN and infinity go on into the scale, and so into every product. */
 EW float f8_scale(float most, int e4m3) { return (most < 0x1p-100f ? 0x1p-100f : most) / F8_MAX(e4m3); }
 
+/* The scale of weights of f32 with this largest magnitude, which products read as e4m3 of what bf16 makes of them. */
+EW float f8_weight_scale(float most) { return f8_scale(ew_cast_bf16_f32(ew_cast_f32_bf16(most)), 1); }
+
 /* To nearest, ties to even; beyond the largest number it is the largest, and NaN is NaN. */
 EW uint8_t f8_from_float(float x, int e4m3)
 {
@@ -35,6 +38,12 @@ EW uint8_t f8_from_float(float x, int e4m3)
 	if (shift > 24) /* less than half of the smallest number, or a tie with 0 */
 		return (uint8_t)sign;
 	return (uint8_t)(sign | (m + (1u << (shift - 1)) - 1 + (m >> shift & 1)) >> shift);
+}
+
+/* A weight of f32, times 1 / scale. */
+EW uint8_t f8_from_weight(float x, float inverse)
+{
+	return f8_from_float(ew_cast_bf16_f32(ew_cast_f32_bf16(x)) * inverse, 1);
 }
 
 /* The same number as bf16, which holds all of both types. */

@@ -135,6 +135,10 @@ void k_matmul_f8_run(KPrim *p, void *y, const void *a, const void *b, const floa
 /* scale[0]: of n elements, for 8-bit floats of type `to` (f8_scale of kernels/f8.h).  work: kwork_cuda_f8_scale; on
  * CPUs none. */
 void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void *work);
+/* most[0]: the larger of it and of |x|, of n elements; NaN is the largest, and most[0] is not negative. */
+void k_f8_largest_f32(float *most, const float *x, int64_t n);
+/* y (k, m): x (m, k), turned. */
+void k_turn_f8(uint8_t *y, const uint8_t *x, int64_t m, int64_t k);
 /* rows (m, k), columns (k, m), either may be NULL: x (m, k) times 1 / scale[0] as 8-bit floats of type `to`. */
 void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, KDType to, int64_t m,
 	int64_t k);
@@ -544,9 +548,11 @@ void k_accumulate_bf16(float *sum, const uint16_t *x, int64_t n);
  * k_fold: out = (in[0] + in[1] + ...) * scale.  Each element is summed from left to right in f32 and rounded once to
  * out's type; out may be one of in where both types are the same.
  * k_cast_wide: out = in, rounded; they do not overlap.
+ * k_cast_f8_wide: out = in, rounded to bf16, times 1 / scale[0], as e4m3.
  * k_copy_wide: out = in, any bytes. */
 void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, int n_in, int64_t n, float scale);
 void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
+void k_cast_f8_wide(uint8_t *out, const float *in, const float *scale, int64_t n);
 void k_copy_wide(void *out, const void *in, int64_t bytes);
 
 /* out (bf16 or f16) = in, rounded up or down by chance (ew_round_* of kernels/ew.h).  The random number of element i

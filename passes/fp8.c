@@ -8,6 +8,8 @@
  * taken once a step, so a weight that is gathered again for backward, or an activation that is kept in bf16, is only
  * rounded again.
  *
+ * Weights that nothing else reads are gathered so (fp8_gather.c).
+ *
  * Stay as they are: products that make logits or another output of the model, behind which no weight is read, and the
  * gradients of those; products in f32, of several matrices, or whose rows, columns or sums are no multiple of 16;
  * operands that are columns of wider rows.  Says how many of them there are. */
@@ -62,11 +64,19 @@ static Value *tensor_of(Value *v)
 	return v;
 }
 
-/* The view of a weight that the product reads; NULL: it reads none. */
+/* The op that shows a parameter: at SHARD a view of its flat, before that the parameter itself. */
+static const Op *shown_param(const Value *v)
+{
+	if (op_is_param_cast(v->op))
+		return op_in(v->op, 0)->op;
+	return v->op->kind == OP_VIEW_OP || v->op->kind == OP_PARAM ? v->op : NULL;
+}
+
+/* The same of the weight that the product reads; NULL: it reads none. */
 static const Op *weight_of(const Op *op)
 {
 	const Value *w = op_in(op, 1);
-	return w->op->kind == OP_VIEW_OP && w->type.rank == 2 && !attr_get_int(op->attrs, "ta", 0) ? w->op : NULL;
+	return w->type.rank == 2 && !attr_get_int(op->attrs, "ta", 0) ? shown_param(w) : NULL;
 }
 
 /* Whether operands and result lie as products of 8 bits want them. */
@@ -118,9 +128,9 @@ static bool reads_weight(const Op *op)
 {
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *v = op_in(op, i);
-		while (v && v->op->n_in == 1 && shows(v->op) && v->op->kind != OP_VIEW_OP)
+		while (v && v->op->n_in == 1 && shows(v->op) && !shown_param(v))
 			v = op_in(v->op, 0);
-		if (v && v->op->kind == OP_VIEW_OP && v->type.rank > 1)
+		if (v && shown_param(v) && v->type.rank > 1)
 			return true;
 	}
 	return false;
@@ -164,7 +174,7 @@ static void note_weights(Fp8 *f, const Op *op)
 	const Op *view = weight_of(op);
 	intptr_t how = !fits(op) || is_output(f, op->out[0]) ? LEFT : attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN;
 	for (int64_t i = 0; i < op_n_params(view); i++) {
-		const Symbol *s = view->sym->unit->params[view->sym->member + i];
+		const Symbol *s = i ? view->sym->unit->params[view->sym->member + i] : view->sym;
 		intptr_t was = standing(f, s);
 		ptrmap_put(f->weight, s, (void *)(was && was != how ? LEFT : how));
 	}
@@ -345,6 +355,18 @@ static void run_section(Fp8 *f, int section)
 		replace(f, &f->products.at[i]);
 }
 
+static void find_weights(Fp8 *f)
+{
+	static const SectionKind sections[] = {SEC_FORWARD, SEC_EVAL};
+	for (int k = 0; k < COUNT_OF(sections); k++) {
+		find_weights_behind(f, sections[k]);
+		find_backwards(f, sections[k], f->shown, makes_output, shows);
+		IR_FOR_OPS(f->m, sections[k], op)
+			if (op->kind == OP_MATMUL && weight_of(op))
+				note_weights(f, op);
+	}
+}
+
 static int convert(Fp8 *f)
 {
 	int n = 0;
@@ -352,14 +374,8 @@ static int convert(Fp8 *f)
 	for (int s = 0; s < SEC_COUNT; s++) {
 		f->scale[0][s] = ptrmap_new(f->a);
 		f->scale[1][s] = ptrmap_new(f->a);
-		if (s != SEC_FORWARD && s != SEC_EVAL)
-			continue;
-		find_weights_behind(f, s);
-		find_backwards(f, s, f->shown, makes_output, shows);
-		IR_FOR_OPS(f->m, s, op)
-			if (op->kind == OP_MATMUL && weight_of(op))
-				note_weights(f, op);
 	}
+	find_weights(f);
 	find_backwards(f, SEC_BACKWARD, f->collected, takes_gradient, adds);
 	for (int s = 0; s < SEC_COUNT; s++) {
 		run_section(f, s);
@@ -368,15 +384,51 @@ static int convert(Fp8 *f)
 	return n;
 }
 
-bool pass_fp8(Module *m, const Options *o, Diag *d)
+static Fp8 fp8_new(Module *m)
 {
-	if (o->precision.matmul_dtype != MATMUL_FP8)
-		return true;
 	Fp8 f = {.m = m, .a = arena_new()};
 	PtrMap **const maps[] = {&f.weight, &f.read, &f.grad, &f.left_grad, &f.weights_behind, &f.shown,
 		&f.collected};
 	for (int i = 0; i < COUNT_OF(maps); i++)
 		*maps[i] = ptrmap_new(f.a);
+	return f;
+}
+
+/* ---- weights whose gather could have 8 bits ---- */
+
+/* Takes out the parameters that op reads otherwise than as the weight of a product that may read 8-bit floats. */
+static void leave_others(Fp8 *f, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Op *param = op_in(op, i) ? shown_param(op_in(op, i)) : NULL;
+		bool weight = param && i == 1 && op->kind == OP_MATMUL && weight_of(op) == param && fits(op);
+		if (param && !weight && !op_is_param_cast(op))
+			ptrmap_put(f->weight, param->sym, (void *)(intptr_t)LEFT);
+	}
+}
+
+void fp8_weights(Module *m, PtrMap *found)
+{
+	Fp8 f = fp8_new(m);
+	find_weights(&f);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			leave_others(&f, op);
+	for (int i = 0; i < m->n_symbols; i++) {
+		intptr_t how = standing(&f, m->symbols[i]);
+		if (how == PLAIN || how == TRANSPOSED)
+			ptrmap_put(found, m->symbols[i], m->symbols[i]);
+	}
+	arena_free(f.a);
+}
+
+/* ---- the pass ---- */
+
+bool pass_fp8(Module *m, const Options *o, Diag *d)
+{
+	if (o->precision.matmul_dtype != MATMUL_FP8)
+		return true;
+	Fp8 f = fp8_new(m);
 	int n = convert(&f);
 	if (n)
 		diag_info(d, "fp8", "%d products read 8-bit floats; %d by weights stay as they are", n, f.left);
@@ -384,5 +436,6 @@ bool pass_fp8(Module *m, const Options *o, Diag *d)
 		diag_warn(d, "--matmul-dtype", "fp8 is not used: no product of a linear layer in bf16 has rows, columns and "
 			"sums that are multiples of %d, besides those that make outputs", MULTIPLE);
 	arena_free(f.a);
+	fp8_gather(m, d);
 	return true;
 }

@@ -55,6 +55,14 @@ typedef struct PipelineView {
 	                              and all the way when the user gets it */
 } PipelineView;
 
+/* shard/shard.c: what a gather of the unit casts: "f32 -> bf16, f32 -> e4m3"; NULL: nothing. */
+const char *unit_cast(Module *m, const Unit *u);
+/* fp8.c: finds the weights, f32 at rest, which only products read that pass fp8 would give 8-bit floats.  Pass units
+ * gives them flats of their own. */
+void fp8_weights(Module *m, PtrMap *found);
+/* fp8_gather.c: makes flats that are marked for it (Unit.f8) gathered in e4m3, where all products read them so. */
+void fp8_gather(Module *m, Diag *d);
+
 /* Runs all of passes.def and verifies the module after each pass.  If names is not NULL, runs only those passes
  * (comma-separated), in that order, from the level that m is at. */
 bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char *names, Diag *d);
@@ -301,6 +309,7 @@ LayoutRank memory_rank(const Options *o);
 
 /* memory/memory.c: the value of PlanCollective.message. */
 int64_t plan_message(const Module *m, const Op *op);
+bool in_state_arena(const Symbol *s); /* whether it lies with buffers, whole on every rank */
 /* schedule/file.c writes the schedule of a PLAN as text; schedule/edit.c applies an edited one to the module. */
 void schedule_write(FILE *f, Module *m, const Options *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses a wrong edit and names the file's line and

@@ -140,6 +140,10 @@ typedef struct RtOutput {
 	const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input;
 } RtOutput;
 
+/* A scale of weights that are gathered in 8 bits: of the elements of a flat from `begin` to where the next row of this
+ * flat begins, and, in the last row of it, to the end.  offset: bytes in state. */
+typedef struct RtScale { int unit, flat; int64_t begin, offset; } RtScale;
+
 typedef struct RtModel {
 	const char *name;
 	const char *options;   /* compile options in canonical form */
@@ -163,6 +167,7 @@ typedef struct RtModel {
 	const char *optimizer; /* "adamw": the row of base/optimizers.def, with its variants: names the states and the
 	                        * update kernel */
 	const RtCheck *checks; int n_checks;    /* --check-nan */
+	const RtScale *scales; int n_scales;    /* by unit, flat and begin; LAYOUT_SCALE_BYTES apart, the first one first */
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	RtLossScale loss_scale;

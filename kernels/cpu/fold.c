@@ -9,6 +9,7 @@
 #endif
 
 #include "kernels/cpu/half.h"
+#include "kernels/f8.h"
 
 enum { BLOCK = 1024, LINE = 64, COPY_PIECE = 1 << 18, PAST_CACHES = 8 << 20 };
 
@@ -112,6 +113,14 @@ void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int
 		k_copy_wide(out, in, n * type_bytes(in_type));
 	else
 		k_fold(out, out_type, &in, in_type, 1, n, 1);
+}
+
+void k_cast_f8_wide(uint8_t *out, const float *in, const float *scale, int64_t n)
+{
+	float inverse = 1 / *scale;
+	#pragma omp parallel for schedule(static) if (n > PARALLEL_MIN)
+	for (int64_t i = 0; i < n; i++)
+		out[i] = f8_from_weight(in[i], inverse);
 }
 
 void k_copy_wide(void *out, const void *in, int64_t bytes)

@@ -20,10 +20,30 @@ void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void
 	*scale = f8_scale(ew_cast_bf16_f32(most), to == K_E4M3);
 }
 
+void k_f8_largest_f32(float *most, const float *x, int64_t n)
+{
+	uint32_t bits = ew_bits(*most);
+	#pragma omp parallel for simd schedule(static) reduction(max : bits) if (n > PARALLEL_MIN)
+	for (int64_t i = 0; i < n; i++)
+		bits = MAX(bits, ew_bits(x[i]) & 0x7fffffff);
+	*most = ew_float(bits);
+}
+
+enum { SIDE = 32 }; /* of a tile that is turned */
+
+void k_turn_f8(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)
+{
+	#pragma omp parallel for schedule(static) if (m * k > PARALLEL_MIN)
+	for (int64_t r = 0; r < m; r += SIDE)
+		for (int64_t c = 0; c < k; c += SIDE)
+			for (int64_t i = r; i < MIN(r + SIDE, m); i++)
+				for (int64_t j = c; j < MIN(c + SIDE, k); j++)
+					y[j * m + i] = x[i * k + j];
+}
+
 void k_to_f8_bf16(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, KDType to, int64_t m,
 	int64_t k)
 {
-	enum { SIDE = 32 };
 	float inverse = 1 / *scale;
 	#pragma omp parallel for schedule(static) if (m * k > PARALLEL_MIN)
 	for (int64_t r = 0; r < m; r += SIDE)

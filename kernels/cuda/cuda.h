@@ -59,6 +59,7 @@ char *k_tune_end(KTuned *counts);
 
 /* On k_stream, as k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
+void k_device_cast_f8(uint8_t *out, const float *in, const float *scale, int64_t n); /* as k_cast_f8_wide */
 /* As k_cast_by_chance, with the key of id and of the step's seed, and with the step's number.  next: with the number
  * that the step after it will have. */
 void k_device_cast_by_chance(void *out, KDType out_type, const float *in, int64_t n, uint64_t id, int64_t first,

@@ -48,6 +48,57 @@ void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void
 	LAUNCH(take_scale, 1, THREADS, 0, k_stream, scale, (const unsigned *)work, (int)blocks, to == K_E4M3);
 }
 
+/* ---- weights of f32 ---- */
+
+static __global__ void __launch_bounds__(THREADS) largest_f32(unsigned *most, const float *x, int64_t n,
+	int64_t pieces)
+{
+	enum { FLOATS = 4 };
+	__shared__ unsigned scratch[33];
+	unsigned mine = 0;
+	GRID_STRIDE(i, pieces) {
+		Vec<float, FLOATS> v = load<FLOATS>(x + i * FLOATS);
+		#pragma unroll
+		for (int e = 0; e < FLOATS; e++)
+			mine = max(mine, ew_bits(v.at[e]) & 0x7fffffffu);
+	}
+	GRID_STRIDE(i, n - pieces * FLOATS)
+		mine = max(mine, ew_bits(x[pieces * FLOATS + i]) & 0x7fffffffu);
+	mine = block_reduce(mine, Max(), scratch);
+	if (threadIdx.x == 0)
+		atomicMax(most, mine);
+}
+
+void k_f8_largest_f32(float *most, const float *x, int64_t n)
+{
+	unsigned blocks = blocks_for(n, THREADS * PIECE * 4);
+	blocks = blocks < K_F8_BLOCKS ? blocks : (unsigned)K_F8_BLOCKS;
+	LAUNCH(largest_f32, blocks, THREADS, 0, k_stream, (unsigned *)most, x, n, aligned16(x) ? n / 4 : 0);
+}
+
+static __global__ void __launch_bounds__(THREADS) cast_f8(uint8_t *out, const float *in, const float *scale, int64_t n,
+	int64_t pieces)
+{
+	enum { FLOATS = 4 };
+	float inverse = 1 / *scale;
+	GRID_STRIDE(i, pieces) {
+		Vec<float, FLOATS> v = load<FLOATS>(in + i * FLOATS);
+		Vec<uint8_t, FLOATS> y;
+		#pragma unroll
+		for (int e = 0; e < FLOATS; e++)
+			y.at[e] = f8_from_weight(v.at[e], inverse);
+		store(out + i * FLOATS, y);
+	}
+	GRID_STRIDE(i, n - pieces * FLOATS)
+		out[pieces * FLOATS + i] = f8_from_weight(in[pieces * FLOATS + i], inverse);
+}
+
+void k_device_cast_f8(uint8_t *out, const float *in, const float *scale, int64_t n)
+{
+	bool whole = aligned16(in) && aligned16(out);
+	LAUNCH(cast_f8, blocks_for(n, THREADS * 4), THREADS, 0, k_stream, out, in, scale, n, whole ? n / 4 : 0);
+}
+
 /* ---- rounding ---- */
 
 /* Two numbers, lo in the low byte; the instruction gives the bits of f8_from_float. */
@@ -99,6 +150,48 @@ tiles(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, in
 	for (int e = 0; e < COLUMN; e++)
 		y.at[e] = tile[(r + e) * PITCH + c];
 	store(columns + (c0 + c) * m + r0 + r, y);
+}
+
+static __global__ void __launch_bounds__(THREADS) turn(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)
+{
+	__shared__ uint8_t tile[SIDE * PITCH];
+	int64_t r0 = (int64_t)blockIdx.x * SIDE, c0 = (int64_t)blockIdx.y * SIDE;
+	for (int i = (int)threadIdx.x; i < SIDE * SIDE / COLUMN; i += THREADS) {
+		int r = i / (SIDE / COLUMN), c = i % (SIDE / COLUMN) * COLUMN;
+		if (r0 + r >= m || c0 + c >= k)
+			continue;
+		Vec<uint8_t, COLUMN> v = load<COLUMN>(x + (r0 + r) * k + c0 + c);
+		#pragma unroll
+		for (int e = 0; e < COLUMN; e++)
+			tile[r * PITCH + c + e] = v.at[e];
+	}
+	__syncthreads();
+	int c = (int)threadIdx.x / (SIDE / COLUMN), r = (int)threadIdx.x % (SIDE / COLUMN) * COLUMN;
+	if (r0 + r >= m || c0 + c >= k)
+		return;
+	Vec<uint8_t, COLUMN> v;
+	#pragma unroll
+	for (int e = 0; e < COLUMN; e++)
+		v.at[e] = tile[(r + e) * PITCH + c];
+	store(y + (c0 + c) * m + r0 + r, v);
+}
+
+static __global__ void turn_elements(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)
+{
+	GRID_STRIDE(i, m * k)
+		y[i % k * m + i / k] = x[i];
+}
+
+void k_turn_f8(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)
+{
+	dim3 grid((unsigned)ceil_div(m, SIDE), (unsigned)ceil_div(k, SIDE));
+	bool whole = m % COLUMN == 0 && k % COLUMN == 0 && aligned16(x) && aligned16(y) && grid.y <= 65535;
+	if (m * k == 0)
+		return;
+	if (whole)
+		LAUNCH(turn, grid, THREADS, 0, k_stream, y, x, m, k);
+	else
+		LAUNCH(turn_elements, blocks_for(m * k, THREADS), THREADS, 0, k_stream, y, x, m, k);
 }
 
 /* Any shape. */

@@ -114,9 +114,9 @@ static Buffers *insert_copies(Module *m, bool eval, Arena *a)
 
 /* ---- arenas of inputs and states ---- */
 
-static bool in_state_arena(const Symbol *s)
+bool in_state_arena(const Symbol *s)
 {
-	return s->kind == SYM_BUFFER || s->kind == SYM_DATA || (s->kind == SYM_STATE && !s->unit);
+	return s->kind == SYM_BUFFER || s->kind == SYM_DATA || s->kind == SYM_SCALE || (s->kind == SYM_STATE && !s->unit);
 }
 
 static void place_symbols(Module *m)
@@ -340,6 +340,8 @@ int64_t plan_message(const Module *m, const Op *op)
 	if (!(op_info[op->kind].flags & COMM))
 		return 0;
 	CollectiveBytes bytes = collective_info[op_collective(op)].bytes;
+	for (int i = 0; bytes == BYTES_SCALES_OF_WEIGHTS && i < m->n_symbols; i++)
+		sum += m->symbols[i]->kind == SYM_SCALE ? (int64_t)sizeof(float) : 0;
 	for (int i = 0; bytes == BYTES_OPERANDS && i < op->n_in; i++)
 		sum += type_bytes(&op_in(op, i)->type);
 	return bytes == BYTES_BUFFERS_OF_FIRST ? averaged_bytes(m) : sum;

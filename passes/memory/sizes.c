@@ -109,11 +109,6 @@ static void note_pads(const Module *small, const Module *base, Diag *d)
 
 /* ---- places ---- */
 
-static bool in_state_arena(const Symbol *s)
-{
-	return s->kind == SYM_BUFFER || s->kind == SYM_DATA || (s->kind == SYM_STATE && !s->unit);
-}
-
 static bool same_source(const Source *a, const Source *b)
 {
 	bool same = (!a->file && !b->file) || (a->file && b->file && !strcmp(a->file, b->file));

@@ -6,6 +6,7 @@
  *   reduces   are issued where they stand.  Each is waited for behind the issue of the reduce that is
  *             --limit-reduces units later, the last ones at the end of backward.
  *   updates   with --update=backward stand in backward (updates.c).
+ *   scales    of weights that are gathered in 8 bits are set at the start of a program.
  *   buffers   with --bn-sync=broadcast a step, or under --sync=every each micro-batch, begins by broadcasting
  *             rank 0's.
  * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that schedule did not make.
@@ -270,6 +271,32 @@ static void broadcast_buffers(Module *m, const Options *o, Diag *d)
 	ir_emit_op(&b, OP_BROADCAST_BUFFERS, 0, NULL, NULL, NULL);
 }
 
+/* ---- scales ---- */
+
+/* The first gather of the sections that divides by scales; NULL: there is none. */
+static const Op *scaled_gather(const Module *m, SectionKind from, SectionKind to)
+{
+	for (int s = (int)from; s <= (int)to; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_ALL_GATHER && unit_is_scaled(op->unit))
+				return op;
+	return NULL;
+}
+
+/* Each program sets the scales by which its gathers divide, in front of the first. */
+static void set_scales(Module *m)
+{
+	static const SectionKind first[] = {SEC_FORWARD, SEC_EVAL}, last[] = {SEC_UPDATE, SEC_EVAL};
+	for (int k = 0; k < COUNT_OF(first); k++) {
+		const Op *gather = scaled_gather(m, first[k], last[k]);
+		Builder b = {.m = m, .section = first[k], .before = m->first[first[k]]};
+		if (!gather)
+			continue;
+		b.loc = loc_with_role(m, gather->loc, "prefetch");
+		ir_emit_op(&b, OP_F8_SCALES, 0, NULL, NULL, NULL);
+	}
+}
+
 /* Checks that gradients are written only to memory whose gaps were zeroed before.  Pass schedule ensures this, and
  * the verifier cannot check it before memory is placed. */
 static bool check_begun(Module *m, Diag *d)
@@ -311,6 +338,7 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	slip_waits(&p, &o->sharding, d);
 	arena_free(p.a);
 	broadcast_buffers(m, o, d);
+	set_scales(m);
 	if (o->graph.update == UPDATE_IN_BACKWARD) {
 		if (!updates_can_move(m, d))
 			return false;

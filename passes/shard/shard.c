@@ -85,14 +85,27 @@ static Attr *round_attr(const Shard *s, Attr *attrs, bool rounds)
 	return s->o->precision.stochastic_rounding && rounds ? attr_str(s->m, attrs, "round", "stochastic") : attrs;
 }
 
-/* The cast of a gather, from the first of the unit's flats that is cast.  Evaluations round to nearest. */
+const char *unit_cast(Module *m, const Unit *u)
+{
+	const char *text = NULL;
+	for (int f = 0; f < u->n_flats; f++) {
+		const Flat *x = &u->flat[f];
+		bool said = x->param == x->dtype;
+		for (int k = 0; k < f; k++)
+			said = said || (u->flat[k].dtype == x->dtype && u->flat[k].param == x->param);
+		if (!said)
+			text = arena_printf(m->arena, "%s%s%s -> %s", text ? text : "", text ? ", " : "", dtype_info[x->dtype].text,
+				dtype_info[x->param].text);
+	}
+	return text;
+}
+
+/* Evaluations round to nearest. */
 static Attr *gather_cast(const Shard *s, const Unit *u, SectionKind section)
 {
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].param != u->flat[f].dtype)
-			return round_attr(s, cast_attr(s->m, NULL, u->flat[f].dtype, u->flat[f].param),
-				section != SEC_EVAL && unit_gathers_rounded(u));
-	return NULL;
+	const char *cast = unit_cast(s->m, u);
+	return cast ? round_attr(s, attr_str(s->m, NULL, "cast", cast), section != SEC_EVAL && unit_gathers_rounded(u))
+		: NULL;
 }
 
 /* Whether the unit is gathered already since the step's first micro-batch. */

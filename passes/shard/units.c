@@ -26,6 +26,7 @@ enum { WORLD_MAX = 1 << 16 }; /* the most ranks for which owners are found */
 typedef struct Dtypes {
 	const Options *o;
 	PtrMap *read;        /* Symbol -> DType + 1, for parameters that are read in another dtype than their own */
+	PtrMap *f8;          /* Symbol -> itself, for weights that may be gathered in 8 bits */
 } Dtypes;
 
 /* A parameter is gathered in 16 bits if all its readers read it through casts to the same 16-bit dtype. */
@@ -79,38 +80,55 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	return f;
 }
 
-static bool flats_match(const Flat *a, const Flat *b)
+/* A kind of parameter has a flat of its own. */
+typedef struct Kind { Flat flat; bool f8; } Kind;
+
+static Kind kind_of(const Dtypes *t, const Unit *u, const Symbol *s)
 {
-	return a->dtype == b->dtype && a->param == b->param && a->trainable == b->trainable;
+	Flat f = flat_of(t, u, s);
+	bool casts = f.dtype == DT_F32 && f.param == DT_BF16 && !f.away && !strategy_info[u->strategy].owned;
+	return (Kind){f, casts && ptrmap_get(t->f8, s)};
 }
 
-static int compare_flats(const void *a, const void *b)
+static bool kinds_match(const Kind *x, const Kind *y)
 {
-	const Flat *x = a, *y = b;
+	const Flat *a = &x->flat, *b = &y->flat;
+	return a->dtype == b->dtype && a->param == b->param && a->trainable == b->trainable && x->f8 == y->f8;
+}
+
+static int compare_kinds(const void *a, const void *b)
+{
+	const Kind *k = a, *l = b;
+	const Flat *x = &k->flat, *y = &l->flat;
 	if (x->trainable != y->trainable)
 		return y->trainable - x->trainable;
+	if (k->f8 != l->f8)
+		return k->f8 - l->f8;
 	return x->dtype != y->dtype ? (int)x->dtype - (int)y->dtype : (int)x->param - (int)y->param;
 }
 
-static bool add_flats(const Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n, Diag *d)
+/* Makes a flat for each kind of parameter.  Returns the first parameter for which there is no room; NULL: there is. */
+static const Symbol *find_flats(Unit *u, const Dtypes *t, Symbol *const *params, int n)
 {
+	Kind kind[UNIT_MAX_FLATS];
+	int n_kinds = 0;
 	for (int i = 0; i < n; i++) {
-		Flat want = flat_of(t, u, params[i]);
-		int f = 0;
-		while (f < u->n_flats && !flats_match(&u->flat[f], &want))
-			f++;
-		if (f < u->n_flats)
-			continue;
-		if (f == UNIT_MAX_FLATS) {
-			diag_error(d, m->file ? m->file : m->name, "unit %s would hold more than %d kinds of parameters with "
-				"\"%s\" of %s; export the frozen ones in fewer dtypes", u->name, UNIT_MAX_FLATS, params[i]->name,
-				dtype_info[params[i]->type.dtype].text);
-			return false;
-		}
-		u->flat[u->n_flats++] = want;
+		Kind want = kind_of(t, u, params[i]);
+		int k = 0;
+		while (k < n_kinds && !kinds_match(&kind[k], &want))
+			k++;
+		if (k == UNIT_MAX_FLATS)
+			return params[i];
+		kind[k] = want;
+		n_kinds = MAX(n_kinds, k + 1);
 	}
-	qsort(u->flat, (size_t)u->n_flats, sizeof(*u->flat), compare_flats);
-	return true;
+	qsort(kind, (size_t)n_kinds, sizeof(*kind), compare_kinds);
+	u->n_flats = n_kinds;
+	for (int k = 0; k < n_kinds; k++) {
+		u->flat[k] = kind[k].flat;
+		u->f8 |= kind[k].f8 << k;
+	}
+	return NULL;
 }
 
 static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n)
@@ -119,8 +137,8 @@ static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, 
 	for (int f = 0; f < u->n_flats; f++) {
 		for (int i = 0; i < n; i++) {
 			Symbol *s = params[i];
-			Flat want = flat_of(t, u, s);
-			if (!flats_match(&u->flat[f], &want))
+			Kind want = kind_of(t, u, s), is = {u->flat[f], u->f8 >> f & 1};
+			if (!kinds_match(&is, &want))
 				continue;
 			s->unit = u;
 			s->flat = f;
@@ -189,8 +207,16 @@ static bool add_unit(Module *m, const Group *g, const Dtypes *t, const Optimizer
 		say_unit(u, g->said);
 	if (!m->train && u->offload < 0 && t->o->given.offload)
 		u->offload = (int)t->o->memory.offload; /* else the train block has it */
-	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
+	const Dtypes without = {t->o, t->read, ptrmap_new(m->arena)};
+	const Symbol *beyond = find_flats(u, t, g->params.at, g->params.n);
+	if (beyond) /* then weights in 8 bits have no flat of their own */
+		beyond = find_flats(u, t = &without, g->params.at, g->params.n);
+	if (beyond) {
+		diag_error(d, m->file ? m->file : m->name, "unit %s would hold more than %d kinds of parameters with "
+			"\"%s\" of %s; export the frozen ones in fewer dtypes", u->name, UNIT_MAX_FLATS, beyond->name,
+			dtype_info[beyond->type.dtype].text);
 		return false;
+	}
 	lay_out(m, u, t, g->params.at, g->params.n);
 	if (g->said)
 		check_used(u, g->said, opt->n_states, d);
@@ -572,9 +598,12 @@ bool pass_units(Module *m, const Options *o, Diag *d)
 	OptimizerChoice opt;
 	Groups groups = {0};
 	Arena *a = arena_new();
-	Dtypes dtypes = {.o = o};
+	Dtypes dtypes = {.o = o, .f8 = ptrmap_new(m->arena)};
 	bool ok = optimizer_of(m, o, &opt, d) && find_trained(m, d);
 	find_read(m, &dtypes);
+	/* sizes of one program have the same flats, though other products; all working copies are rounded alike */
+	if (o->precision.matmul_dtype == MATMUL_FP8 && !options_sizes(o) && !o->precision.stochastic_rounding)
+		fp8_weights(m, dtypes.f8);
 	ok = ok && find_groups(m, o, &groups, a, d);
 	for (int i = 0; i < groups.n && ok; i++)
 		ok = add_unit(m, &groups.at[i], &dtypes, opt.info, d);

@@ -75,5 +75,8 @@ static void cast_part(const Rt *rt, const Cast *c)
 
 void chance_cast(const Rt *rt, const Cast *c)
 {
-	chance_parts(rt, c, cast_part);
+	if (dtype_is_scaled(c->made))
+		scales_cast(rt, c, k_cast_f8_wide);
+	else
+		chance_parts(rt, c, cast_part);
 }

@@ -105,6 +105,7 @@ void device_point(Rt *rt)
 	for (int u = 0; u < rt->model->layout.n_units; u++)
 		rt_reshard(rt, u);
 	rt->state = rt->p->memory.base[ARENA_BUFFERS];
+	rt->p->scales = rt->model->n_scales ? (float *)(void *)(rt->state + rt->model->scales->offset) : NULL;
 	rt->input = rt->p->memory.base[ARENA_INPUTS];
 	rt->act = rt->p->memory.base[ARENA_ACTIVATIONS];
 	rt->work = rt->p->memory.base[ARENA_WORKSPACE];

@@ -390,6 +390,7 @@ struct RtPrivate {
 	double *hyper;              /* hyper-parameters of --hyper or a checkpoint that are in force; NULL: none */
 	Check check;
 	StepScalars scalars;
+	float *scales;              /* of RtModel.scales, LAYOUT_SCALE_BYTES apart; NULL: there are none */
 	Progress progress;
 	uint64_t gathered_hash;     /* of --check-replicas */
 	RtModel *model;             /* rt->model, whose programs are those of the size in use */

@@ -32,7 +32,7 @@ void offload_after_update(const Rt *rt, int unit);
  * (chance_parts), those of parameter `id` from its element `first` on.  next: with the random numbers of the step after
  * this one. */
 typedef struct Chance { bool on, next; int unit, flat; uint64_t id; int64_t first; } Chance;
-/* n elements that are cast to the dtype in which they travel, before they are sent. */
+/* n elements that are cast to the dtype in which they travel, before they are sent; to e4m3 by their scales. */
 typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; Chance chance; } Cast;
 /* One exchange of a collective, and what is made of the elements: copies side by side, or their sum. */
 typedef struct Part {
@@ -82,6 +82,14 @@ void chance_cast(const Rt *rt, const Cast *c); /* on the host, with the host's s
  * follow from the seed and the counters as they are now (model_load changes both). */
 uint64_t chance_key(const Rt *rt, uint64_t id);
 uint64_t chance_step(const Rt *rt);
+
+/* ---- scales.c: weights that are gathered in 8 bits ---- */
+
+float *scales_at(const Rt *rt, int k); /* scale number k */
+/* Raises most[k * stride] to the largest magnitude of this rank's elements with scale k. */
+void scales_largest(const Rt *rt, float *most, int64_t stride);
+typedef void ScaledCast(uint8_t *to, const float *from, const float *scale, int64_t n);
+void scales_cast(const Rt *rt, const Cast *c, ScaledCast *use); /* to e4m3, by the scales */
 
 /* ---- cpu/hook.c: --comm-hook ---- */
 

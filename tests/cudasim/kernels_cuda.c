@@ -33,6 +33,25 @@ void case_cuda_casts(void)
 			for (int s = 0; s < 6; s++)
 				for (int skip = 0; skip < 2; skip++)
 					check_cast(wide_types[to], wide_types[of], sizes[s], skip);
+	for (int s = 0; s < 6; s++)
+		for (int skip = 0; skip < 2; skip++) {
+			check_cast_f8(0.013f, sizes[s], skip);
+			check_cast_f8(INFINITY, sizes[s], skip);
+			check_cast_f8(NAN, sizes[s], skip);
+		}
+}
+
+/* Sizes and places that no vector divides; numbers beyond the largest, and those that are none. */
+static void check_cast_f8(float scale, int64_t n, int64_t skip)
+{
+	float *in = case_floats(n + 2, -3, 3), *s = case_alloc(sizeof(*s));
+	uint8_t *got = case_alloc(n + 2), *want = case_alloc(n + 2);
+	*s = scale;
+	in[0] = 70000;
+	in[n / 2] = NAN;
+	k_cast_f8_wide(want + skip, in + skip, s, n);
+	k_device_cast_f8(got + skip, in + skip, s, n);
+	case_equal("k_device_cast_f8", got, want, n + 2);
 }
 
 /* The cast gives the CPU's bits.  next: those of the next step, whose number depends on whether this update is left

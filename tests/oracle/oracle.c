@@ -331,7 +331,7 @@ static void run_record(Oracle *o, const Op *op)
 static bool blocks(const Op *op)
 {
 	return op->kind == OP_ALL_REDUCE_SCALARS || op->kind == OP_ALL_REDUCE_MOMENTS
-		|| op->kind == OP_ALL_REDUCE_MEANS || op->kind == OP_BROADCAST_BUFFERS;
+		|| op->kind == OP_ALL_REDUCE_MEANS || op->kind == OP_BROADCAST_BUFFERS || op->kind == OP_F8_SCALES;
 }
 
 static Stream stream_of(const Op *op)
@@ -353,7 +353,7 @@ static void run_blocking(Oracle *o, const Op *op)
 {
 	join(&o->clock[RT_STREAM_SYNC], &o->clock[STREAM_COMPUTE]);
 	tick(o, RT_STREAM_SYNC);
-	if (op->kind != OP_ALL_REDUCE_SCALARS && op->section == SEC_EVAL)
+	if (op->kind != OP_ALL_REDUCE_SCALARS && op->kind != OP_F8_SCALES && op->section == SEC_EVAL)
 		FAULT(o, op, "synchronises an evaluation, to which ranks may bring nothing");
 	if (op->kind == OP_ALL_REDUCE_SCALARS)
 		o->n_scalars++;

@@ -46,6 +46,15 @@ static void check_to_f8(KDType t, const uint16_t *x, float scale, int64_t m, int
 	case_equal("to_f8 columns of both", columns, turned, n);
 }
 
+static void check_turn(const uint8_t *x, int64_t m, int64_t k)
+{
+	uint8_t *got = case_alloc(m * k), *want = case_alloc(m * k);
+	for (int64_t i = 0; i < m * k; i++)
+		want[i % k * m + i / k] = x[i];
+	k_turn_f8(got, x, m, k);
+	case_equal("turn_f8", got, want, m * k);
+}
+
 void case_to_f8(void)
 {
 	uint16_t *all = case_alloc(65536 * 2);
@@ -59,6 +68,10 @@ void case_to_f8(void)
 		check_to_f8(types[t], all + 40000, 3, 80, 48);
 		check_to_f8(types[t], all + 16000, 1, 1, 5);
 	}
+	check_turn((const uint8_t *)all, 256, 64);
+	check_turn((const uint8_t *)all, 80, 144);
+	check_turn((const uint8_t *)all + 1, 32, 48);
+	check_turn((const uint8_t *)all, 37, 51);
 }
 
 static void check_scale(KDType t, uint16_t *x, int64_t n, float want)
@@ -70,9 +83,44 @@ static void check_scale(KDType t, uint16_t *x, int64_t n, float want)
 	case_true(isnan(want) ? isnan(*scale) : memcmp(scale, &want, sizeof want) == 0, "f8_scale");
 }
 
+static void check_largest(const float *x, int64_t n, float before, float want)
+{
+	float *most = case_alloc(sizeof *most);
+	*most = before;
+	k_f8_largest_f32(most, x, n);
+	case_sync();
+	case_true(isnan(want) ? isnan(*most) : memcmp(most, &want, sizeof want) == 0, "f8_largest");
+}
+
+/* Weights: the largest of several parts, and what is rounded twice, to bf16 and by the scale. */
+static void check_weights(int64_t n, int64_t skip)
+{
+	int64_t at = skip + case_random(n);
+	float *x = case_floats(n + skip, -2, 2), *scale = case_alloc(sizeof *scale);
+	uint8_t *got = case_alloc(n + skip), *want = case_alloc(n + skip);
+	x[at] = -1794.9f;
+	*scale = 4;
+	x[skip + (at - skip + n / 2) % n] = n > 1 ? 0x1.01p-9f : x[at]; /* a tie of bf16, then of e4m3 */
+	float *rounded = case_widened(case_halves(case_bytes(x, (n + skip) * 4), n + skip, K_BF16), n + skip, K_BF16);
+	for (int64_t i = skip; i < n + skip; i++)
+		want[i] = nearest(narrow_of(K_E4M3), rounded[i] * 0.25f);
+	k_cast_f8_wide(got + skip, x + skip, scale, n);
+	case_equal("cast_f8", got + skip, want + skip, n);
+	check_largest(x + skip, n, 3, 1794.9f);
+	check_largest(x + skip, n, 1795, 1795);
+	x[at] = -INFINITY;
+	check_largest(x + skip, n, 3, INFINITY);
+	x[skip] = -NAN;
+	check_largest(x + skip, n, 3, NAN);
+	check_largest(x + skip, n, NAN, NAN);
+}
+
 void case_f8_scale(void)
 {
 	static const int64_t sizes[] = {1, 7, 16, 1000, 70001};
+	for (int i = 0; i < 5; i++)
+		for (int skip = 0; skip < 2; skip++)
+			check_weights(sizes[i], skip);
 	for (int t = 0; t < 2; t++)
 		for (int i = 0; i < 5; i++) {
 			int64_t n = sizes[i], at = case_random(n);

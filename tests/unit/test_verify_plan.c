@@ -10,6 +10,23 @@
 
 /* ---- right modules ---- */
 
+/* A weight that is gathered in 8 bits. */
+static const char scaled[] =
+	"module \"m\" level=PLAN {\n"
+	"unit @a {strategy=\"full_shard\", flats=[f32 frozen 512 param=e4m3], params=[\"w\" @0, \"v\" @256]}\n"
+	"param \"w\" : f32[16,16]\n param \"v\" : f32[16,16]\n scale \"w.scale\" : f32[] {param=\"w\", params=2}\n"
+	"eval {\n"
+	"f8_scales {seq=1, stream=\"sync\"}\n"
+	"%start : event = record\n"
+	"%aa : async flat @a:e4m3 = all_gather @a %start {seq=2, stream=\"gather\", cast=\"f32 -> e4m3\"}\n"
+	"%fa : flat @a:e4m3 = wait %aa\n"
+	"%w : e4m3[16,16] = view \"w\" %fa\n"
+	"%s : f32[] = read \"w.scale\"\n"
+	"%t : e4m3[16,16] = to_f8 %w, %s {to=e4m3, rows=0, columns=1}\n"
+	"reshard @a %fa\n"
+	"}\n"
+	"}\n";
+
 static const char full[] =
 	"module \"m\" level=PLAN {\n"
 	"unit @a {strategy=\"full_shard\", flats=[f32 trainable 64], params=[\"wa\" @0]}\n"
@@ -242,6 +259,11 @@ static const Case cases[] = {
 		{"update_shard @b %sb {optimizer=\"sgd\"}\n", ""}}},
 	{mixed, "owner", {{"root=0, seq=5", "root=1, seq=5"}}},
 	{mixed, "reduced-read", {{"sumsq %sh,", "sumsq %hs,"}}},
+
+	/* scales */
+	{scaled, NULL, {{"params=2", "params=2"}}},
+	{scaled, "scales-first", {{"f8_scales {seq=1, stream=\"sync\"}\n", ""}, {"seq=2", "seq=1"}}},
+	{scaled, "scales-once", {{"%w : e4m3", "f8_scales {seq=3, stream=\"sync\"}\n%w : e4m3"}}},
 
 	/* update */
 	{full, "update-once", {{"update_shard @b %sb {optimizer=\"sgd\"}\n", ""}}},

@@ -5,9 +5,12 @@
  * (Chan, Golub and LeVeque), in rank order and in f64, so all have equal bits; with one rank the result equals the
  * input.
  *
+ * The scales of weights are the largest magnitudes that any rank has of its parts of them.
+ *
  * These collectives differ only in their message and in what is made of the ranks' pieces of it (Use). */
 #include <string.h>
 
+#include "kernels/f8.h"
 #include "runtime/exec/private.h"
 
 typedef void Use(void *context, const char *const *from, int64_t at, int64_t n);
@@ -142,6 +145,39 @@ void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void 
 	}
 	memcpy(a, my_a, bytes);
 	memcpy(b, my_b, bytes);
+}
+
+/* ---- scales ---- */
+
+/* Bits of numbers that are not negative order as the numbers do, and NaN is the largest. */
+static void take_largest(void *context, const char *const *from, int64_t at, int64_t n)
+{
+	const Rt *rt = context;
+	for (int64_t i = 0; i < n / (int64_t)sizeof(float); i++) {
+		uint32_t most = 0;
+		for (int r = 0; r < rt->p->world.size; r++)
+			most = MAX(most, ((const uint32_t *)(const void *)from[r])[i]);
+		*scales_at(rt, (int)(at / (int64_t)sizeof(float) + i)) = ew_float(most);
+	}
+}
+
+void rt_f8_scales(Rt *rt, int seq)
+{
+	int n = rt->model->n_scales;
+	Message m = {n * (int64_t)sizeof(float), -1};
+	int64_t stride = rt->p->comm ? 1 : LAYOUT_SCALE_BYTES / (int64_t)sizeof(float);
+	float *most = rt->p->comm ? (float *)(void *)rt->p->memory.sync : scales_at(rt, 0);
+	if (rt->p->comm)
+		streams_sync_begin(rt, seq);
+	for (int k = 0; k < n; k++)
+		most[k * stride] = 0;
+	scales_largest(rt, most, stride);
+	if (rt->p->comm) {
+		exchange(rt, &m, take_largest, rt);
+		streams_sync_end(rt, RT_F8_SCALES, m.bytes * (rt->p->world.size - 1));
+	}
+	for (int k = 0; k < n; k++)
+		*scales_at(rt, k) = f8_weight_scale(*scales_at(rt, k));
 }
 
 /* ---- buffers ---- */

@@ -89,6 +89,24 @@ static void staged_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t 
 	cuda_must(cudaEventRecord(s->sent[row->stream], stream), "an event cannot be recorded");
 }
 
+/* Copies the scales of weights, by which this host divides. */
+static void take_scales(const Rt *rt, Staged *s, cudaStream_t stream)
+{
+	size_t bytes = (size_t)rt->model->n_scales * LAYOUT_SCALE_BYTES;
+	cuda_must(cudaMemcpyAsync(s->p.scales, rt->p->scales, bytes, cudaMemcpyDeviceToHost, stream),
+		"scales of weights cannot be copied");
+	cuda_must(cudaStreamSynchronize(stream), "scales of weights do not arrive");
+}
+
+static bool is_scaled(const Rt *rt, const RtCollective *row)
+{
+	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
+	for (int f = 0; row->kind == RT_ALL_GATHER && f < u->n_flats; f++)
+		if (dtype_is_scaled(u->flat[f].param))
+			return true;
+	return false;
+}
+
 /* Copies the step's scalars from the device, which alone knows its step. */
 static void take_scalars(const Rt *rt, Staged *s, cudaStream_t stream)
 {
@@ -106,6 +124,8 @@ static void staged_finish(Rt *rt, const RtCollective *row, int seq, cudaStream_t
 	cuda_must(cudaEventSynchronize(s->sent[row->stream]), "what a collective sends does not arrive");
 	if (row->by_chance)
 		take_scalars(rt, s, stream);
+	if (is_scaled(rt, row))
+		take_scales(rt, s, stream);
 	for (int k = 0; k < n; k++) {
 		Part part;
 		collective_begin(&s->host, streams_collectives(rt), row, k, &part);
@@ -166,6 +186,7 @@ static bool staged_open(Rt *rt, void **state, Diag *d)
 		s->p.memory.base[i] = arena_is_away(i) ? rt->p->memory.base[i] : rt->p->memory.mirror[i];
 	device_point(&s->host);
 	s->host.scalars = &s->p.scalars;
+	s->p.scales = arena_alloc(a, (size_t)(MAX(rt->model->n_scales, 1) * LAYOUT_SCALE_BYTES));
 	s->from = NEW_N(a, const char *, rt->p->world.size);
 	for (int i = 0; i < RT_STREAMS; i++)
 		cuda_must(cudaEventCreateWithFlags(&s->sent[i], cudaEventDisableTiming), "an event cannot be made");

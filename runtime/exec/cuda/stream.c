@@ -94,7 +94,10 @@ void streams_cast(const Rt *rt, const Cast *c, cudaStream_t stream)
 		return;
 	}
 	k_stream = stream;
-	chance_parts(rt, c, cast_part);
+	if (dtype_is_scaled(c->made))
+		scales_cast(rt, c, k_device_cast_f8);
+	else
+		chance_parts(rt, c, cast_part);
 	k_stream = compute(rt);
 }
 
@@ -261,6 +264,11 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	leave(rt, seq, RT_STREAM_SYNC);
 	wait_event(compute(rt), all->now->ended[seq]);
 	count(all, seq);
+}
+
+void streams_before_gathers(Rt *rt, int seq)
+{
+	wait_event(streams_of(rt, RT_STREAM_GATHER), rt->p->streams->now->ended[seq]);
 }
 
 void streams_gather(Rt *rt, void *all, const void *mine, int64_t bytes)

@@ -1,4 +1,5 @@
-/* runtime/exec/cuda/sync.c: small blocking collectives: statistics of batch norms, and float buffers from rank 0.
+/* runtime/exec/cuda/sync.c: small blocking collectives: statistics of batch norms, scales of weights, and float buffers
+ * from rank 0.
  *
  * A rank's message is followed by room for those of all ranks, in planned device memory.
  *
@@ -65,6 +66,27 @@ void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void 
 	char *all = gather(rt, seq, dtype, c, my_a, my_b);
 	sync_merge_means((void *const[]){a, b}, (KDType)dtype, all, rt->p->world.size, c, stream_of(rt));
 	streams_sync_end(rt, RT_ALL_REDUCE_MEANS, from_peers(rt, dtype, c));
+}
+
+/* On one rank each magnitude is found in its scale's place. */
+void rt_f8_scales(Rt *rt, int seq)
+{
+	int n = rt->model->n_scales, ranks = rt->p->world.size;
+	int64_t apart = LAYOUT_SCALE_BYTES / (int64_t)sizeof(float), stride = ranks < 2 ? apart : 1;
+	int64_t bytes = n * stride * (int64_t)sizeof(float);
+	float *mine = ranks < 2 ? rt->p->scales : (float *)(void *)rt->p->memory.sync, *all = mine;
+	streams_sync_begin(rt, seq);
+	cuda_must(cudaMemsetAsync(mine, 0, (size_t)bytes, stream_of(rt)), "magnitudes of weights cannot be cleared");
+	k_stream = stream_of(rt);
+	scales_largest(rt, mine, stride);
+	k_stream = rt->p->cuda->stream[CUDA_COMPUTE];
+	if (ranks > 1) {
+		all = mine + layout_sync_bytes(&rt->model->layout, ranks) / (int64_t)sizeof(float);
+		streams_gather(rt, all, mine, bytes);
+	}
+	sync_merge_scales(rt->p->scales, apart, all, stride, ranks, n, stream_of(rt));
+	streams_sync_end(rt, RT_F8_SCALES, bytes * (ranks - 1));
+	streams_before_gathers(rt, seq);
 }
 
 /* Copies all buffers into the message (out), or from it into the buffers. */

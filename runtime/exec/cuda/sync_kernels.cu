@@ -3,6 +3,7 @@
  * Every rank merges all messages in rank order and in f64, with one thread per channel, so all have equal bits; with
  * one rank the result equals the input. */
 #include "kernels/cuda/common.cuh"
+#include "kernels/f8.h"
 #include "runtime/exec/cuda/words.h"
 
 enum { THREADS = 128 };
@@ -88,4 +89,22 @@ void sync_merge_means(void *const out[2], KDType dtype, const void *all, int ran
 		means<double>(out, all, ranks, channels, s);
 	else
 		means<float>(out, all, ranks, channels, s);
+}
+
+/* Bits of numbers that are not negative order as the numbers do, and NaN is the largest. */
+static __global__ void merge_scales(float *scale, int64_t apart, const float *all, int64_t stride,
+	int ranks, int64_t n)
+{
+	GRID_STRIDE(i, n) {
+		uint32_t most = 0;
+		for (int r = 0; r < ranks; r++)
+			most = max(most, ew_bits(all[(r * n + i) * stride]));
+		scale[i * apart] = f8_weight_scale(ew_float(most));
+	}
+}
+
+void sync_merge_scales(float *scale, int64_t apart, const float *all, int64_t stride, int ranks, int64_t n,
+	cudaStream_t s)
+{
+	LAUNCH(merge_scales, blocks_for(n, THREADS), THREADS, 0, s, scale, apart, all, stride, ranks, n);
 }

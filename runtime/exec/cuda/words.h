@@ -26,6 +26,10 @@ void sync_merge_moments(void *const out[3], KDType dtype, const void *all, int r
 void sync_merge_means(void *const out[2], KDType dtype, const void *all, int ranks, int64_t channels,
 	cudaStream_t stream);
 
+/* Sets n scales, `apart` floats apart, by the largest magnitudes that `ranks` messages have, `stride` floats apart. */
+void sync_merge_scales(float *scale, int64_t apart, const float *all, int64_t stride, int ranks, int64_t n,
+	cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif
