@@ -25,6 +25,19 @@ static void check_cast(KDType to, KDType of, int64_t n, int64_t skip)
 	case_equal("k_device_cast", got, want, (n + 2) * bytes_of(to)); /* nor is anything written beside */
 }
 
+/* Sizes and places that no vector divides; numbers beyond the largest, and those that are none. */
+static void check_cast_f8(float scale, int64_t n, int64_t skip)
+{
+	float *in = case_floats(n + 2, -3, 3), *s = case_alloc(sizeof(*s));
+	uint8_t *got = case_alloc(n + 2), *want = case_alloc(n + 2);
+	*s = scale;
+	in[0] = 70000;
+	in[n / 2] = NAN;
+	k_cast_f8_wide(want + skip, in + skip, s, n);
+	k_device_cast_f8(got + skip, in + skip, s, n);
+	case_equal("k_device_cast_f8", got, want, n + 2);
+}
+
 void case_cuda_casts(void)
 {
 	static const int64_t sizes[] = {0, 1, 7, 8, 9, 4099};
@@ -39,19 +52,6 @@ void case_cuda_casts(void)
 			check_cast_f8(INFINITY, sizes[s], skip);
 			check_cast_f8(NAN, sizes[s], skip);
 		}
-}
-
-/* Sizes and places that no vector divides; numbers beyond the largest, and those that are none. */
-static void check_cast_f8(float scale, int64_t n, int64_t skip)
-{
-	float *in = case_floats(n + 2, -3, 3), *s = case_alloc(sizeof(*s));
-	uint8_t *got = case_alloc(n + 2), *want = case_alloc(n + 2);
-	*s = scale;
-	in[0] = 70000;
-	in[n / 2] = NAN;
-	k_cast_f8_wide(want + skip, in + skip, s, n);
-	k_device_cast_f8(got + skip, in + skip, s, n);
-	case_equal("k_device_cast_f8", got, want, n + 2);
 }
 
 /* The cast gives the CPU's bits.  next: those of the next step, whose number depends on whether this update is left

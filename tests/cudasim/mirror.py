@@ -15,7 +15,7 @@ HOST = {"dim", "xdim", "perm", "stride", "start", "step", "chunk", "value", "val
 HOST_SIZES = {"before", "after"}  # of const int64_t
 HOST_TYPES = re.compile(r"KPrim \*$|const K(?!Update)\w+ \*$|const char \*$")
 # What computes on the host in CUDA programs, too.
-ON_HOST = re.compile(r"k_(at|norm_join|fold|cast_wide|copy_wide|cast_by_chance|init_\w+|pack_\w+|bad_take|cuda_\w+|prim_\w+)$")
+ON_HOST = re.compile(r"k_(at|norm_join|fold|cast_wide|cast_f8_wide|copy_wide|cast_by_chance|init_\w+|pack_\w+|bad_take|cuda_\w+|prim_\w+)$")
 PROTOTYPE = re.compile(r"\bvoid\s+(k_\w+)\s*\(([^;{}]*)\)\s*;")
 
 

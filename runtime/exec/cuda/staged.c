@@ -89,13 +89,18 @@ static void staged_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t 
 	cuda_must(cudaEventRecord(s->sent[row->stream], stream), "an event cannot be recorded");
 }
 
-/* Copies the scales of weights, by which this host divides. */
+/* Copies the scales of weights, by which this host divides, through the pinned memory of messages. */
 static void take_scales(const Rt *rt, Staged *s, cudaStream_t stream)
 {
-	size_t bytes = (size_t)rt->model->n_scales * LAYOUT_SCALE_BYTES;
-	cuda_must(cudaMemcpyAsync(s->p.scales, rt->p->scales, bytes, cudaMemcpyDeviceToHost, stream),
-		"scales of weights cannot be copied");
-	cuda_must(cudaStreamSynchronize(stream), "scales of weights do not arrive");
+	const char *from = (const char *)rt->p->scales;
+	int64_t bytes = (int64_t)rt->model->n_scales * LAYOUT_SCALE_BYTES;
+	for (int64_t at = 0, n; at < bytes; at += n) {
+		n = MIN(bytes - at, COMM_MAILBOX);
+		cuda_must(cudaMemcpyAsync(s->message, from + at, (size_t)n, cudaMemcpyDeviceToHost, stream),
+			"scales of weights cannot be copied");
+		cuda_must(cudaStreamSynchronize(stream), "scales of weights do not arrive");
+		memcpy((char *)s->p.scales + at, s->message, (size_t)n);
+	}
 }
 
 static bool is_scaled(const Rt *rt, const RtCollective *row)
