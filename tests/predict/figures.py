@@ -84,6 +84,8 @@ TRITON = "attention of Triton"
 CUDNN = "attention of cuDNN"  # all others are predicted with that of FlashAttention-2
 HALF = ("--reduce-dtype=bf16",)
 GRADS = ("--strategy=shard_grad_op",)
+FP8 = ("--matmul-dtype=fp8",)
+SCALING = "products of 8-bit floats; whether gathers are, too, is not said"
 
 
 def foundry(size, gpu, world, batch, tokens, remat="none", accum=1, length=2048, **more):
@@ -133,6 +135,8 @@ FIGURES = [
     Figure("Llama-3-8B, 1 x 8192", "pytorch/ao, docs/source/workflows/training.md", "h100-500w-128", 8,
            llama3_8b(8192, 1), 6150, SELECTIVE, note="the card is the one of roofline_utils.py there"),
     Figure("Llama-3-8B, 2 x 8192", TITAN, "h100-500w-128", 128, llama3_8b(8192, 2), 6514, SELECTIVE),
+    Figure("Llama-3-8B, 2 x 8192", TITAN, "h100-500w-128", 8, llama3_8b(8192, 2), 8532, SELECTIVE, FP8, note=SCALING),
+    Figure("Llama-3-8B, 2 x 8192", TITAN, "h100-500w-128", 128, llama3_8b(8192, 2), 8380, SELECTIVE, FP8, note=SCALING),
     Figure("Llama-3-8B, 2 x 8192", TITAN, "h100-500w-128", 8, llama3_8b(8192, 2), 5762, SELECTIVE, fused=False),
     Figure("Llama-3-8B, 2 x 8192", TITAN, "h100-500w-128", 128, llama3_8b(8192, 2), 5605, SELECTIVE, fused=False),
     Figure("Llama-2-13B, 2 x 4096", TITAN_A100, "a100-64", 64, llama2("13B", 2), 2162, fused=False),
