@@ -7,6 +7,7 @@ Five steps of SGD with momentum (groups: AdamW) on W ranks with batch B, labels 
   16-bit         PyTorch in f64 again, but the bound is what PyTorch itself loses: the same steps with the module and
                  its gradients in that dtype, f32 masters and f32 sums over ranks.  What the steps changed may be off by
                  three times PyTorch's error, the loss by three times its error or 1e-3, never by more than 1%
+  fp8            the same, and PyTorch's products of blocks read 8-bit floats, tensor by tensor and scaled anew each time
   rounded sums   (reduce-bf16, hook-*) PyTorch in f64; a gradient is rounded when it is sent, where its sum stays in
                  place, and between the groups of hybrid_shard, each time by at most 2^-9 of it: within three times that
                  Batch norms are f32 in the module, too, and take and give that dtype
@@ -50,7 +51,8 @@ from matrix import B, OWNED, STRATEGIES, T, VOCAB, Failed, command
 
 HERE = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS, LR, MOMENTUM, WORLDS, ACCUM, SCALE = 5, 0.05, 0.9, [1, 2, 4], 3, 1024
-HALF = {"bf16": torch.bfloat16, "f16": torch.float16}
+HALF = {"bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.bfloat16}
+FP8 = ["--param-dtype=bf16", "--matmul-dtype=fp8"]
 BF16, F16 = ["--param-dtype=bf16"], ["--param-dtype=f16", "--reduce-dtype=f16"]
 GROUPS = ["--param-group=^h\\.0\\.:lr_scale=0.3,weight_decay=0.2", "--param-group=ln:beta1=0.8,beta2=0.95,eps=1e-6",
           "--no-decay-1d"]
@@ -137,6 +139,10 @@ FEATURES = {
     "cnn-f16": Feature([*F16, DYNAMIC], model="cnn", dtype="f16", reduce="f16"),
     "moe": Feature(model="moe"),
     "moe-bf16": Feature(BF16, model="moe", dtype="bf16"),
+    "fp8": Feature(FP8, model="wide", dtype="fp8"),
+    "fp8-clip-reduce": Feature([*FP8, "--clip=2", "--reduce-dtype=bf16"], model="wide", dtype="fp8", clip=2, reduce="bf16"),
+    "fp8-freeze": Feature([*FP8, f"--freeze={FREEZE}|qkv"], model="wide", dtype="fp8", freeze=f"{FREEZE}|qkv"),
+    **both("fp8", *FP8, model="wide", dtype="fp8"),
     "cnn-bf16-sync": Feature([*BF16, "--bn-sync=sync"], model="cnn", dtype="bf16", bn="sync"),
 }
 
@@ -150,9 +156,17 @@ class Mlp(nn.Module):
         return self.b(F.relu(self.a(x)))
 
 
-MODELS = {"g": lambda: matrix.Gpt(drop=0), "cnn": matrix.Cnn, "mlp": Mlp, "moe": lambda: experts.Moe(VOCAB, T)}
-EXAMPLE = {"g": torch.zeros(B, T, dtype=torch.int64), "cnn": torch.zeros(B, 3, 12, 12), "mlp": torch.zeros(B, 16),
-           "moe": torch.zeros(B, T, dtype=torch.int64)}
+def wide():
+    """Every product of a block has rows, columns and sums that are multiples of 16."""
+    module = matrix.Gpt(d=48, drop=0)
+    module.wpe = nn.Embedding(16, 48)
+    return module
+
+
+MODELS = {"g": lambda: matrix.Gpt(drop=0), "wide": wide, "cnn": matrix.Cnn, "mlp": Mlp,
+          "moe": lambda: experts.Moe(VOCAB, T)}
+EXAMPLE = {"g": torch.zeros(B, T, dtype=torch.int64), "wide": torch.zeros(B, 16, dtype=torch.int64),
+           "cnn": torch.zeros(B, 3, 12, 12), "mlp": torch.zeros(B, 16), "moe": torch.zeros(B, T, dtype=torch.int64)}
 
 
 def make_data(root, model, n, spoilt=None):
@@ -160,10 +174,11 @@ def make_data(root, model, n, spoilt=None):
     g = np.random.default_rng(29)
     total = n * STEPS
     if EXAMPLE[model].dtype == torch.int64:
-        x, labels = g.integers(0, VOCAB, (total, T)), g.integers(0, VOCAB, (total, T))
-        keep = g.integers(0, T + 1, total)
+        t = EXAMPLE[model].shape[1]
+        x, labels = g.integers(0, VOCAB, (total, t)), g.integers(0, VOCAB, (total, t))
+        keep = g.integers(0, t + 1, total)
         keep[::B] = np.maximum(keep[::B], 1)
-        labels[np.arange(T)[None] >= keep[:, None]] = -100
+        labels[np.arange(t)[None] >= keep[:, None]] = -100
     else:
         x = g.standard_normal((total, *EXAMPLE[model].shape[1:])).astype(np.float32)
         labels = g.integers(0, 7, total)
@@ -182,9 +197,41 @@ def rounded(t, dtype):
     return t.to(HALF[dtype]).to(t.dtype) if dtype else t
 
 
-def narrowed(module, dtype):
+def in_8_bits(t, dtype):
+    """t as f32 numbers that dtype holds, times its scale."""
+    scale = t.abs().max().float() / torch.finfo(dtype).max
+    return (t.float() * (1 / scale)).to(dtype).float(), scale
+
+
+class Product8(torch.autograd.Function):
+    """x w^T + bias of bf16: operands are e4m3, the gradient that comes in is e5m2, sums are f32."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias):
+        ctx.save_for_backward(x, w)
+        (a, s), (b, t) = in_8_bits(x, torch.float8_e4m3fn), in_8_bits(w, torch.float8_e4m3fn)
+        return (a @ b.T * (s * t) + bias.float()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        (g, r), (a, s), (b, t) = (in_8_bits(dy, torch.float8_e5m2), in_8_bits(x, torch.float8_e4m3fn),
+                                  in_8_bits(w, torch.float8_e4m3fn))
+        dw = g.flatten(0, -2).T @ a.flatten(0, -2) * (r * s)
+        return (g @ b * (r * t)).to(x.dtype), dw.to(w.dtype), dy.float().flatten(0, -2).sum(0).to(w.dtype)
+
+
+class Linear8(nn.Linear):
+    def forward(self, x):
+        return Product8.apply(x, self.weight, self.bias)
+
+
+def narrowed(module, dtype, fp8=False):
     """A copy; batch norms take and give 16 bits, and are f32 inside."""
     m = copy.deepcopy(module).to(dtype)
+    for layer in m.h.modules() if fp8 else ():
+        if isinstance(layer, nn.Linear):
+            layer.__class__ = Linear8
     for layer in m.modules():
         if isinstance(layer, nn.BatchNorm2d) and dtype != torch.float64:
             layer.float()
@@ -208,7 +255,7 @@ class Reference:
         self.f, self.world, self.dtype, self.skip = f, world, dtype, skip
         self.master = {k: p.detach().to(exact, copy=True) for k, p in module.named_parameters()}
         self.begin = {k: p.clone() for k, p in self.master.items()}
-        self.work = narrowed(module, HALF[dtype] if dtype else exact).train()
+        self.work = narrowed(module, HALF[dtype] if dtype else exact, dtype == "fp8").train()
         self.frozen = [k for k in self.master if f.freeze and re.search(f.freeze, k)]
         self.x, self.labels, self.exact = torch.tensor(x), torch.tensor(labels), exact
         self.velocity, self.losses, self.clip_at = {}, [], clip_at
@@ -439,6 +486,8 @@ class Features:
         loss, weight, change = self.bounds(name, strategy, world)
         if not (e.loss <= loss and e.weights <= weight and e.change <= change):
             raise Failed(f"{e}; bounds {loss:.1e} {weight:.1e} {change:.1e}")
+        if f.dtype == "fp8" and e.change < change / 9:
+            raise Failed(f"{e}: nearer than products of 8-bit floats can be, {change / 3:.1e} in PyTorch")
         with self.lock:
             worst = self.worst.setdefault(name, [0, 0, 0, 0, change])
             worst[0] += 1
