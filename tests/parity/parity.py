@@ -295,6 +295,8 @@ def parse_args():
     p.add_argument("--exporters", default="dynamo,torchscript")
     p.add_argument("--seeds", default="0,1,2")
     p.add_argument("--quick", action="store_true", help="leave out the two big models")
+    p.add_argument("--every", type=int, default=1, help="each N-th model ..")
+    p.add_argument("--from", type=int, default=0, dest="first", help=".. from the K-th on")
     p.add_argument("--json")
     return p.parse_args()
 
@@ -305,6 +307,7 @@ def main():
     logging.disable(logging.WARNING)
     torch.set_num_threads(2)
     names = args.cases.split(",") if args.cases else [n for n, c in models.CASES.items() if not (args.quick and c.slow)]
+    names = names[args.first::args.every]
     rows, failed = [], 0
     print(f"{'model':14} {'exporter':12} {'seed':4} {'check':10} {'ours':>9} {'torch f32':>9} {'ratio':>6}", flush=True)
     for name in names:
