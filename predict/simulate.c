@@ -158,12 +158,27 @@ static double copy_seconds(const Simulation *s, const PlanCollective *c)
 	return bytes / s->o->machine->of[MACHINE_HOST];
 }
 
+/* The seconds in which scales of weights read the rank's parts of them. */
+static double read_seconds(const Simulation *s, const PlanCollective *c)
+{
+	const LayoutModel *l = s->o->plan->layout;
+	double bytes = 0;
+	for (int u = 0; c->kind == RT_F8_SCALES && u < l->n_units; u++)
+		for (int f = 0; f < l->unit[u].n_flats; f++) {
+			const LayoutFlat *flat = &l->unit[u].flat[f];
+			int64_t ranks = layout_split(l->unit[u].strategy, &s->t->who).ranks;
+			if (dtype_is_scaled(flat->param))
+				bytes += (double)layout_shard_numel(flat->numel, ranks) * dtype_info[flat->dtype].bytes;
+		}
+	return bytes / s->o->machine->of[MACHINE_BANDWIDTH];
+}
+
 static void place(Simulation *s, Transfer *t, double from)
 {
 	RtStream stream = t->row->stream;
 	CostMessage c = message_of(s, t->row);
 	t->begin = MAX(from, s->free[stream]);
-	t->talks = t->begin + copy_seconds(s, t->row);
+	t->talks = t->begin + copy_seconds(s, t->row) + read_seconds(s, t->row);
 	t->end = t->talks + cost_transfer(s->o->machine, &c) + s->skew.each;
 	s->free[stream] = t->end;
 	CostMessage empty = {c.kind, 0, c.members, c.hosts, c.comm};

@@ -11,7 +11,7 @@ For each model, exporter and seed:
 Errors are norm of the difference over norm of the reference, per tensor; the table shows the worst tensor.
 Tensors or ranges whose true gradient is zero are left out of norms and bounded elementwise.
 
-usage: python parity.py SHARDC WORKDIR [--cases a,b] [--seeds 0,1,2] [--quick] [--json FILE]
+usage: python parity.py SHARDC WORKDIR [--cases a,b] [--seeds 0,1,2] [--quick] [--every N [--from K]] [--json FILE]
 """
 import argparse
 import copy
