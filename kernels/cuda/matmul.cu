@@ -39,10 +39,6 @@ static KMatmulDesc merge_batch(const KMatmulDesc *desc)
 	return d;
 }
 
-static KDType type_of_y(const KMatmulDesc *d) { return is_half(d->dtype) || is_f8(d->dtype) ? d->to : d->dtype; }
-static KDType type_of_b(const KMatmulDesc *d) { return is_f8(d->dtype) ? d->b_dtype : d->dtype; }
-static KDType type_of_bias(const KMatmulDesc *d) { return is_f8(d->dtype) ? K_BF16 : d->dtype; }
-
 /* Elements between the matrices of y along each batch dim. */
 static void y_strides(const KMatmulDesc *d, int64_t *stride)
 {
@@ -110,8 +106,8 @@ static void describe(LtProduct *l, const KMatmulDesc *d)
 	int32_t count = one ? 1 : (int32_t)d->batch[l->strided];
 	int64_t s[3] = {one ? 0 : d->sa[l->strided], one ? 0 : d->sb[l->strided], one ? 0 : sy[l->strided]};
 	l->a = matrix(d->dtype, d->ta ? d->k : d->m, d->ta ? d->m : d->k, d->lda, count, s[0]);
-	l->b = matrix(type_of_b(d), d->tb ? d->n : d->k, d->tb ? d->k : d->n, d->ldb, count, s[1]);
-	l->y = matrix(type_of_y(d), d->m, d->n, d->ldy, count, s[2]);
+	l->b = matrix(matmul_b(d), d->tb ? d->n : d->k, d->tb ? d->k : d->n, d->ldb, count, s[1]);
+	l->y = matrix(matmul_y(d), d->m, d->n, d->ldy, count, s[2]);
 	cublasComputeType_t compute = d->dtype == K_F64 ? CUBLAS_COMPUTE_64F
 		: d->dtype == K_F32 && prim_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	prim_check_lt(cublasLtMatmulDescCreate(&l->op, compute, d->dtype == K_F64 ? CUDA_R_64F : CUDA_R_32F),
@@ -157,10 +153,10 @@ static int proposals(const KPrim *p, cublasLtMatmulHeuristicResult_t *found, int
 	prim_check_lt(cublasLtMatmulPreferenceCreate(&wish), "describe a choice");
 	set_preference<uint64_t>(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)d->work_bytes);
 	set_preference<uint32_t>(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(d, d->sb, type_of_b(d)));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(d, d->sb, matmul_b(d)));
 	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(d, d->sa, d->dtype));
-	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(d, sy, type_of_y(d)));
-	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, sy, type_of_y(d)));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(d, sy, matmul_y(d)));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, sy, matmul_y(d)));
 	cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(prim_lt(), l->op, l->b, l->a, l->y, l->y, wish, most, found,
 		&n);
 	cublasLtMatmulPreferenceDestroy(wish);
@@ -174,9 +170,8 @@ static int proposals(const KPrim *p, cublasLtMatmulHeuristicResult_t *found, int
 static bool choose(KPrim *p)
 {
 	cublasLtMatmulHeuristicResult_t found[TUNE_PROPOSALS];
-	bool tunes = tune_on() && !is_f8(p->matmul.dtype);
-	int n = proposals(p, found, tunes ? TUNE_PROPOSALS : PROPOSALS);
-	if (n && tunes)
+	int n = proposals(p, found, tune_on() ? TUNE_PROPOSALS : PROPOSALS);
+	if (n && tune_on())
 		tune_choose(p, found, n);
 	else if (n)
 		matmul_take(p, &found[0]);
@@ -189,7 +184,7 @@ static bool choose_with_bias(KPrim *p)
 {
 	const KMatmulDesc *d = &p->matmul;
 	LtProduct *l = &p->lt;
-	if (d->bias && d->dtype != K_F64 && type_of_y(d) == type_of_bias(d)) {
+	if (d->bias && d->dtype != K_F64 && matmul_y(d) == matmul_bias(d)) {
 		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
 		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* has a bias's alignment */
 		l->fused_bias = true;
@@ -257,7 +252,7 @@ static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t
 		prefill<double, double>(d, y, bias, rows);
 	else if (d->dtype == K_F32)
 		prefill<float, float>(d, y, bias, rows);
-	else if (type_of_bias(d) == K_BF16)
+	else if (matmul_bias(d) == K_BF16)
 		wide ? prefill<Bf16, float>(d, y, bias, rows) : prefill<Bf16, Bf16>(d, y, bias, rows);
 	else
 		wide ? prefill<F16, float>(d, y, bias, rows) : prefill<F16, F16>(d, y, bias, rows);
@@ -288,7 +283,7 @@ static void run(KPrim *p, void *y, const void *a, const void *b, const void *bia
 {
 	const KMatmulDesc *d = &p->matmul;
 	LtProduct *l = &p->lt;
-	int64_t at[6] = {0}, sy[6], size = dtype_bytes(d->dtype), y_size = dtype_bytes(type_of_y(d)), launches = 1;
+	int64_t at[6] = {0}, sy[6], size = dtype_bytes(d->dtype), y_size = dtype_bytes(matmul_y(d)), launches = 1;
 	y_strides(d, sy);
 	for (int i = 0; i < d->n_batch; i++)
 		launches *= i == l->strided ? 1 : d->batch[i];
@@ -349,7 +344,7 @@ static bool take_library(KPrim *p)
 	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s%s", config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
 		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), d->epilogue ? ", epilogue" : d->bias && !p->lt.fused_bias ? ", bias first"
-		: "", tune_on() && !is_f8(d->dtype) ? ", tuned" : "");
+		: "", tune_on() ? ", tuned" : "");
 	return true;
 }
 

@@ -71,6 +71,11 @@ static inline int dtype_bytes(KDType t)
 	return is_half(t) ? 2 : t == K_F64 || t == K_I64 || t == K_U64 ? 8 : 4;
 }
 
+/* Types of a product's y, b and bias; that of its a is dtype. */
+static inline KDType matmul_y(const KMatmulDesc *d) { return is_half(d->dtype) || is_f8(d->dtype) ? d->to : d->dtype; }
+static inline KDType matmul_b(const KMatmulDesc *d) { return is_f8(d->dtype) ? d->b_dtype : d->dtype; }
+static inline KDType matmul_bias(const KMatmulDesc *d) { return is_f8(d->dtype) ? K_BF16 : d->dtype; }
+
 /* Of matmul.cu, for tune.cu: takes an algorithm; whether one fits p's workspace and gives the same bits in every run;
  * and one launch, which adds to y where the product does. */
 void matmul_take(KPrim *p, const cublasLtMatmulHeuristicResult_t *r);

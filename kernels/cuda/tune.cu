@@ -89,16 +89,23 @@ char *k_tune_end(KTuned *counts)
 
 bool tune_on(void) { return tune.on; }
 
+static const char *name_of(KDType t)
+{
+	switch (t) {
+	case K_F32: return "f32";
+	case K_F64: return "f64";
+	case K_BF16: return "bf16";
+	case K_F16: return "f16";
+	case K_E4M3: return "e4m3";
+	case K_E5M2: return "e5m2";
+	default: return "?";
+	}
+}
+
 static void key_of(const KMatmulDesc *d, char *to, size_t room)
 {
-	static const char *const names[] = {"f32", "f64", "bf16", "f16"};
-	static const KDType types[] = {K_F32, K_F64, K_BF16, K_F16};
-	const char *from = "?", *y = "?";
-	for (int i = 0; i < 4; i++) {
-		from = types[i] == d->dtype ? names[i] : from;
-		y = types[i] == d->to ? names[i] : y;
-	}
-	int n = snprintf(to, room, "%s to %s%s, %lld x %lld x %lld, rows %lld%s %lld%s %lld", from, y,
+	int n = snprintf(to, room, "%s%s%s to %s%s, %lld x %lld x %lld, rows %lld%s %lld%s %lld", name_of(d->dtype),
+		is_f8(d->dtype) ? " with " : "", is_f8(d->dtype) ? name_of(d->b_dtype) : "", name_of(d->to),
 		prim_tf32() ? " by tf32" : "", (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->lda,
 		d->ta ? "t" : "", (long long)d->ldb, d->tb ? "t" : "", (long long)d->ldy);
 	for (int i = 0; i < d->n_batch; i++)
@@ -140,19 +147,29 @@ static void put_line(const char *key, const cublasLtMatmulAlgo_t *algo, const fl
 
 /* ---- measuring ---- */
 
-/* Words of two 16-bit numbers, of one f32, or of half an f64, whose sizes are in [0.5, 1): products of zeros would take
- * less power than those of a step. */
+/* Words of four 8-bit numbers, of two 16-bit ones, of one f32, or of half an f64, whose sizes are in [0.5, 1): products
+ * of zeros would take less power than those of a step. */
 static __global__ void fill(uint32_t *x, int64_t words, uint32_t always, uint32_t some)
 {
 	GRID_STRIDE(i, words)
 		x[i] = always | ((uint32_t)i * 2654435761u >> 3 & some);
 }
 
+static void fill_words(void *x, int64_t bytes, uint32_t always, uint32_t some)
+{
+	LAUNCH(fill, blocks_for(bytes / 4, 1024), 256, 0, k_stream, (uint32_t *)x, bytes / 4, always, some);
+}
+
 static void fill_operand(void *x, int64_t bytes, KDType t)
 {
-	uint32_t always = t == K_BF16 ? 0x3f003f00 : t == K_F16 ? 0x38003800 : t == K_F32 ? 0x3f000000 : 0x3fe00000;
-	uint32_t some = t == K_BF16 ? 0x807f807f : t == K_F16 ? 0x83ff83ff : t == K_F32 ? 0x807fffff : 0x800fffff;
-	LAUNCH(fill, blocks_for(bytes / 4, 1024), 256, 0, k_stream, (uint32_t *)x, bytes / 4, always, some);
+	switch (t) {
+	case K_E4M3: fill_words(x, bytes, 0x30303030, 0x87878787); break;
+	case K_E5M2: fill_words(x, bytes, 0x38383838, 0x83838383); break;
+	case K_BF16: fill_words(x, bytes, 0x3f003f00, 0x807f807f); break;
+	case K_F16: fill_words(x, bytes, 0x38003800, 0x83ff83ff); break;
+	case K_F32: fill_words(x, bytes, 0x3f000000, 0x807fffff); break;
+	default: fill_words(x, bytes, 0x3fe00000, 0x800fffff);
+	}
 }
 
 typedef struct Trial {
@@ -180,16 +197,15 @@ static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 	const KMatmulDesc *d = &p->matmul;
 	int s = p->lt.strided;
 	int64_t y_apart = d->m * d->ldy;
-	KDType to = is_half(d->dtype) ? d->to : d->dtype;
 	for (int i = d->n_batch - 1; i > s; i--)
 		y_apart *= d->batch[i];
-	int64_t y = reached(d, d->m, d->ldy, y_apart, s, to), bias = ceil_div(d->n * 8, 256) * 256;
+	int64_t y = reached(d, d->m, d->ldy, y_apart, s, matmul_y(d)), bias = ceil_div(d->n * 8, 256) * 256;
 	int64_t a = reached(d, d->ta ? d->k : d->m, d->lda, d->n_batch ? d->sa[s] : 0, s, d->dtype);
-	int64_t b = reached(d, d->tb ? d->n : d->k, d->ldb, d->n_batch ? d->sb[s] : 0, s, d->dtype);
-	int64_t aux = aux_bytes(d, y);
+	int64_t b = reached(d, d->tb ? d->n : d->k, d->ldb, d->n_batch ? d->sb[s] : 0, s, matmul_b(d));
+	int64_t aux = aux_bytes(d, y), scales = is_f8(d->dtype) ? 256 : 0;
 	*t = {};
 	t->p = p;
-	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + aux + work)) != cudaSuccess) {
+	if (cudaMalloc((void **)&t->memory, (size_t)(y + a + b + bias + aux + scales + work)) != cudaSuccess) {
 		cudaGetLastError(); /* it is dealt with */
 		return false;
 	}
@@ -198,9 +214,16 @@ static bool trial_begin(Trial *t, KPrim *p, int64_t work)
 	t->b = t->a + a;
 	t->bias = t->b + b;
 	p->lt.aux = t->bias + bias;
-	t->work = t->bias + bias + aux;
+	char *scale = t->bias + bias + aux;
+	t->work = scale + scales;
 	launched(cudaMemsetAsync(t->y, 0, (size_t)y, k_stream), "tuning");
-	fill_operand(t->a, a + b + bias + aux, d->dtype);
+	fill_operand(t->a, a, d->dtype);
+	fill_operand(t->b, b, matmul_b(d));
+	fill_operand(t->bias, bias + aux, matmul_bias(d));
+	if (scales) {
+		p->lt.a_scale = p->lt.b_scale = (float *)(void *)scale;
+		fill_words(scale, scales, 0x3f800000, 0); /* 1 */
+	}
 	return true;
 }
 

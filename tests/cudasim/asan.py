@@ -21,7 +21,8 @@ STEPS = 3
 SPEAKS = re.compile(r"Sanitizer|runtime error:")
 NCCL, SHM, PLAIN = ["--ranks=2", "--comm=nccl"], ["--ranks=2", "--comm=shm"], ["--cuda-graph=0"]
 ADAMW, HALF = ["--optimizer=adamw", "--clip=2"], ["--param-dtype=bf16", "--reduce-dtype=bf16"]
-# Model, options of shardc, and the flags of each run; "eval": with held-out samples; "resume": goes on from its end.
+# Model, options of shardc, and the flags of each run; "eval": with held-out samples; "resume": goes on from its end.  Then,
+# where a program is there for them, what its IR has and what it says.
 PROGRAMS = {
     "gpt": ("gpt", [*ADAMW, "--wrap=each"],
             [["--clip-norm=0.5", "eval", "resume"], PLAIN, NCCL, [*NCCL, *PLAIN], SHM]),
@@ -30,6 +31,11 @@ PROGRAMS = {
     "cnn bf16": ("cnn", [*ADAMW, "--strategy=no_shard", "--param-dtype=bf16"], [PLAIN, NCCL]),
     "offload": ("gpt", [*ADAMW, "--offload=params", "--wrap=block"], [[], NCCL, SHM]),
     "accumulation": ("gpt", [*ADAMW, "--accum=many", "--sync=every"], [["--accum=2"], ["--accum=3", *NCCL]]),
+    "pitch": ("wide", [*ADAMW, "--param-dtype=bf16"], [["eval"]], "width=1216"),
+    "epilogues": ("heads", [*ADAMW, "--param-dtype=bf16", "--attention=cudnn", "--loss-chunk=8"], [["--print-plan"], NCCL],
+                  'epilogue="gelu_grad"', "cudnn:attention_grad, engine 5"),
+    "fp8": ("heads", [*ADAMW, "--param-dtype=bf16", "--matmul-dtype=fp8", "--bind=batch=4"], [[], [*NCCL, *PLAIN]],
+            "matmul_f8"),
     "owners": ("gpt", ["--optimizer=adamw", "--strategy=oss", "--world=2"], [NCCL, [*SHM, *PLAIN]]),
 }
 FAULTS = r"""
@@ -59,12 +65,13 @@ int main(int, char **arg)
 
 
 @soft
-def quiet(s, name, binary, model, *flags):
+def quiet(s, name, binary, model, *flags, says=""):
     """Runs a program to its end: no sanitizer reports anything."""
     held = s.held[model] if "eval" in flags else []
     log, out, said = s.run(binary, model, *held, *(f for f in flags if f.startswith("--")), steps=STEPS,
                            env={"CUDASIM_DEVICES": "2"})
     ask(not SPEAKS.search(said), name, said[-3000:])
+    ask(says in said, name, f"does not say {says}", said[-3000:])
     losses = [r["loss"] for r in lines(log)]
     ask(len(losses) == STEPS and all(map(math.isfinite, losses)), name, f"losses {losses}, wanted {STEPS} finite ones")
     return out
@@ -72,10 +79,13 @@ def quiet(s, name, binary, model, *flags):
 
 @soft
 def test_program(s, name):
-    model, options, runs = PROGRAMS[name]
+    model, options, runs, *has = PROGRAMS[name]
     binary = s.build(True, model, *options)
-    for flags in runs:
-        out = quiet(s, f"{name} {' '.join(flags)}", binary, model, *flags)
+    for text in has[:1]:
+        ask(text in s.ir(model, *options), name, f"the IR is without {text}")
+    for i, flags in enumerate(runs):
+        says = has[1] if len(has) > 1 and i == 0 else ""
+        out = quiet(s, f"{name} {' '.join(flags)}", binary, model, *flags, says=says)
         if out and "resume" in flags:
             quiet(s, f"{name}, resumed", binary, model, f"--resume={out}", f"--steps={2 * STEPS}")
 

@@ -1,7 +1,12 @@
 /* tests/cudasim/kernels_attention.c: attention as a primitive of CUDA programs, by the library and by our own kernels,
  * against the f32 kernels on the same rounded numbers.
  *
- * Either kernel's log-sum-exps must serve either gradient, so both gradients are made of both. */
+ * Either kernel's log-sum-exps must serve either gradient, so both gradients are made of both.  And attention of more
+ * heads than a grid has rows, against f64. */
+#include <stdlib.h>
+
+#include <cuda_runtime_api.h>
+
 #include "tests/cudasim/kernels_cuda.h"
 
 typedef struct Attn {
@@ -86,6 +91,13 @@ static void check_columns(const Attn *c, int64_t work_bytes, const uint16_t *o, 
 	k_prim_free(grad);
 }
 
+static bool before_blackwell(void)
+{
+	int major = 0;
+	cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+	return major < 10;
+}
+
 /* Returns how many of the two the library serves. */
 static int check(const Attn *c)
 {
@@ -105,6 +117,7 @@ static int check(const Attn *c)
 	float *lse = case_alloc(c->rows * 4), *own_lse = case_alloc(c->rows * 4);
 	void *work = case_alloc(bytes);
 	case_true(!by_library(own_grad), "a gradient without scratch is our own kernel's");
+	case_true(before_blackwell() || !by_library(lib_grad), "from compute capability 10 on gradients are our kernels'");
 	case_true(k_prim_work(lib) <= K_DNN_WORK && k_prim_work(lib_grad) <= bytes, "an attention's scratch is planned");
 	CASE_SAME_BITS("attention of a primitive", o, c->no * 2, k_attention_run(lib, o, lse, c->q, c->k, c->v, work));
 	close_to("attention of a primitive", c, o, c->o, c->no);
@@ -168,4 +181,79 @@ void case_cuda_attention(void)
 		check_rest(&c);
 	}
 	case_true(served > 0, "the library serves some attentions");
+}
+
+/* ---- more heads than a grid has rows ---- */
+
+enum { SAMPLES = 1000, HEADS = 70, MANY = SAMPLES * HEADS, SEEN = 100, D = 8, KEYS = 2 };
+
+/* One head of one row in f64: o, dq, and dk and dv of each key; returns the log-sum-exp. */
+static double one_row(const float *q, const float *k, const float *v, const float *dy, double *o, double *dq,
+	double *dk, double *dv)
+{
+	double score[KEYS] = {0}, dp[KEYS] = {0}, sum = 0, mean = 0;
+	for (int s = 0; s < KEYS; s++) {
+		for (int i = 0; i < D; i++) {
+			score[s] += (double)q[i] * k[s * D + i];
+			dp[s] += (double)dy[i] * v[s * D + i];
+		}
+		sum += exp(score[s]);
+	}
+	for (int s = 0; s < KEYS; s++)
+		mean += exp(score[s]) / sum * dp[s];
+	for (int s = 0; s < KEYS; s++)
+		for (int i = 0; i < D; i++) {
+			double share = exp(score[s]) / sum, ds = share * (dp[s] - mean);
+			o[i] += share * v[s * D + i];
+			dq[i] += ds * k[s * D + i];
+			dk[s * D + i] = ds * q[i];
+			dv[s * D + i] = share * dy[i];
+		}
+	return log(sum);
+}
+
+/* Our own kernels of the type, f32's or those for tensor cores; of the heads the last SEEN are looked at. */
+static void check_heads(KDType type)
+{
+	static const char *const names[] = {"attention of many heads", "attention_grad of many heads: dq",
+		"attention_grad of many heads: dk", "attention_grad of many heads: dv"};
+	const KAttention a = {.b = SAMPLES, .h = HEADS, .hk = HEADS, .t = 1, .s = KEYS, .d = D, .dv = D, .scale = 1};
+	const int64_t row = D, keys = D * KEYS, from = MANY - SEEN, od[4] = {SAMPLES, HEADS, 1, D};
+	const int64_t in_size[] = {row, keys, keys, row}, out_size[] = {row, row, keys, keys};
+	float *in[4], *lse = case_alloc(MANY * 4);
+	void *x[4], *y[4], *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 4}, {4, od, 4}, {4, od, 4}}});
+	double *want[4], *want_lse = case_doubles(SEEN);
+	for (int i = 0; i < 4; i++) {
+		in[i] = case_floats(MANY * in_size[i], -1, 1);
+		x[i] = case_halves(in[i], MANY * in_size[i], type);
+		y[i] = case_alloc(MANY * out_size[i] * (type == K_F32 ? 4 : 2));
+		want[i] = case_doubles(SEEN * out_size[i]);
+	}
+	if (type == K_F32) {
+		k_attention_f32(y[0], lse, x[0], x[1], x[2], NULL, NULL, &a, 0, NULL, NULL);
+		k_attention_grad_f32(y[1], y[2], y[3], x[3], x[0], x[1], x[2], NULL, NULL, y[0], lse, &a, 0, NULL, work);
+	} else {
+		k_attention_bf16(y[0], lse, x[0], x[1], x[2], NULL, NULL, &a, 0, NULL, NULL);
+		k_attention_grad_bf16(y[1], y[2], y[3], x[3], x[0], x[1], x[2], NULL, NULL, y[0], lse, &a, 0, NULL, work);
+	}
+	case_sync();
+	for (int64_t i = 0, h = from; i < SEEN; i++, h++)
+		want_lse[i] = one_row(in[0] + h * row, in[1] + h * keys, in[2] + h * keys, in[3] + h * row, want[0] + i * row,
+			want[1] + i * row, want[2] + i * keys, want[3] + i * keys);
+	case_close("attention of many heads: lse", lse + from, want_lse, SEEN, 3e-6);
+	for (int i = 0; i < 4; i++) {
+		int64_t n = SEEN * out_size[i], at = from * out_size[i];
+		float *got = type == K_F32 ? (float *)y[i] + at : case_widened((uint16_t *)y[i] + at, n, type);
+		case_close(names[i], got, want[i], n, type == K_F32 ? 1e-5 : 2 * case_half_bound(type));
+	}
+}
+
+/* Under emulation the heads before are left out, which would take minutes. */
+void case_cuda_many_heads(void)
+{
+	_Static_assert(MANY - SEEN > 1 << 16, "heads behind the rows of a grid are looked at");
+	setenv("CUDASIM_LAST", "500", 1);
+	check_heads(K_F32);
+	check_heads(K_BF16);
+	unsetenv("CUDASIM_LAST");
 }

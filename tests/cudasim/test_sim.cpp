@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -505,6 +506,30 @@ static void test_duplicates(void)
 	dies("no error", [] { connect_two("a", "b"); });
 }
 
+/* Asks for errors of a communicator from a thread that did not make its last call; done: that call is settled. */
+static void ask_elsewhere(bool done)
+{
+	ncclUniqueId id;
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclComm_t comm;
+	ncclResult_t r = ncclInProgress;
+	config.blocking = 0;
+	ncclGetUniqueId(&id);
+	ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+	while (done && r == ncclInProgress)
+		ncclCommGetAsyncError(comm, &r);
+	std::thread([comm, &r] { ncclCommGetAsyncError(comm, &r); }).join();
+	fprintf(stderr, "ok: %s", ncclGetErrorString(r));
+	_exit(1);
+}
+
+static void test_owners(void)
+{
+	dies("ncclCommGetAsyncError: another thread has a call of this communicator that is not done",
+		[] { ask_elsewhere(false); });
+	dies("ok: no error", [] { ask_elsewhere(true); });
+}
+
 /* ---- descriptors of cuDNN ---- */
 
 /* A tensor without the attribute `without`, whose dims are of `type`; how it ends. */
@@ -628,6 +653,7 @@ int main(void)
 	test_bounds();
 	test_settings();
 	test_duplicates();
+	test_owners();
 	test_priorities();
 	test_kernels();
 	test_halves();

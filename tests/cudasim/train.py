@@ -3,7 +3,8 @@
   numbers   losses, norms, evaluations, weights and states of eight steps: a GPT and a network with BatchNorm under
             every option that changes what a step computes; f32 within 1e-5 (weights and states 1e-4, relative to a
             tensor's norm), losses of 16 bits within 2e-2, their norms and weights within 0.1
-  bits      graphs on and off, a run stopped and resumed, saves and evaluations on the way: the same log and checkpoint
+  bits      graphs on and off, orders of streams, a run stopped and resumed, saves and evaluations on the way: the same log
+            and checkpoint
   kinds     checkpoints of every kind at 1 and 2 ranks, beside steps: the CPU program's, which goes on from ours, and we
             from its
   ends      bad data, numbers that are not finite, signals: the CPU program's words and exit code, and what it leaves
@@ -93,7 +94,7 @@ class Setup:
         self.export("gpt", matrix.Gpt(d=16, layers=2, drop=0), tokens)
         self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
         self.export("wide", torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, WIDE, bias=False)), tokens)
-        self.export("heads", matrix.Gpt(d=32, layers=2, drop=0), tokens)
+        self.export("heads", matrix.Gpt(d=32, layers=2, drop=0, gelu="tanh"), tokens)
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
@@ -119,10 +120,17 @@ class Setup:
         key = (cuda, model, *options)
         if key not in self.built:
             out = self.built[key] = self.root / f"p{len(self.built)}{'cuda' if cuda else 'cpu'}"
-            loss = [] if any(o.startswith("--loss=") for o in options) else ["--loss=cross_entropy"]
-            call([self.shardc, self.root / f"{model}.onnx", "-O0", f"--bind=batch={B}", "-o", out, *loss, *options,
-                  *(self.cuda if cuda else [])])
+            call([*self.compiler(model, options), "-O0", "-o", out, *(self.cuda if cuda else [])])
         return self.built[key]
+
+    def compiler(self, model, options):
+        given = {o.partition("=")[0] for o in options}
+        usual = [o for o in ("--loss=cross_entropy", f"--bind=batch={B}") if o.partition("=")[0] not in given]
+        return [self.shardc, self.root / f"{model}.onnx", *usual, *options]
+
+    def ir(self, model, *options):
+        """Of the program for GPUs."""
+        return call([*self.compiler(model, options), "--target=cuda", "--emit=ir"])
 
     def flags(self, model, steps=STEPS, data=None):
         data = data or self.data[model]
@@ -267,8 +275,7 @@ def test_pitch(s):
              "bf16 blocks": (["--param-dtype=bf16", "--loss-chunk=8"], HALF)}
     for name, (options, bounds) in cases.items():
         s.both(f"pitch, {name}", "wide", [adamw, *options], ["--accum=2"] if name == "accum" else [], **bounds)
-        loss = [] if name == "smooth" else ["--loss=cross_entropy"]
-        text = call([s.shardc, s.root / "wide.onnx", f"--bind=batch={B}", *loss, *options, "--emit=ir", "--target=cuda"])
+        text = s.ir("wide", *options)
         padded = name != "checked" and "blocks" not in name
         ask(("width=1216" in text) == padded, name, "logits with pads: wanted", padded)
 
@@ -316,6 +323,24 @@ def test_graphs(s):
         want = s.run(binary, model, *flags, "--cuda-graph=0")
         s.same_bits(f"graphs of {model}", want, s.run(binary, model, *flags))
         s.same_bits(f"at once: {model}", want, s.run(binary, model, *flags, env={"CUDASIM_ORDER": "eager"}))
+
+
+def test_orders(s):
+    """Programs with what that of tests/cudasim/orders lacks: the same bits in any order of their streams, step by step
+    from graphs and call by call; for each program orders of its own by chance."""
+    half = ["--optimizer=adamw", "--param-dtype=bf16"]
+    cases = {"pitch": ("wide", half), "attention of cuDNN": ("heads", [*half, "--attention=cudnn"]),
+             "epilogues and blocks of the loss": ("heads", [*half, "--loss-chunk=8"]),
+             "fp8": ("heads", [*half, "--matmul-dtype=fp8", "--bind=batch=4"])}
+    for i, (name, (model, options)) in enumerate(cases.items()):
+        binary = s.build(True, model, *options)
+        orders = [("eager", 0), ("lazy", 0), ("priority", 0), *(("random", 100 * i + n) for n in range(1, 13))]
+        want = None
+        for order, seed in orders:
+            got = s.run(binary, model, f"--cuda-graph={(seed + 1) % 2}", steps=3,
+                        env={"CUDASIM_ORDER": order, "CUDASIM_SEED": str(seed)})[:2]
+            want = want or got
+            s.same_bits(f"{name}, {order} order {seed}", want, got)
 
 
 def test_resume(s):

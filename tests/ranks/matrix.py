@@ -56,21 +56,22 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, d, heads, drop):
+    def __init__(self, d, heads, drop, gelu="none"):
         super().__init__()
+        self.gelu = gelu
         self.ln1, self.attn, self.ln2 = nn.LayerNorm(d), Attention(d, heads, drop), nn.LayerNorm(d)
         self.fc, self.out, self.drop = nn.Linear(d, 4 * d), nn.Linear(4 * d, d), nn.Dropout(drop)
 
     def forward(self, x):
         x = x + self.attn(self.ln1(x))
-        return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)))))
+        return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)), approximate=self.gelu)))
 
 
 class Gpt(nn.Module):
-    def __init__(self, d=40, layers=3, drop=0.1, tied=False):
+    def __init__(self, d=40, layers=3, drop=0.1, tied=False, gelu="none"):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCAB, d), nn.Embedding(T, d)
-        self.h = nn.ModuleList(Block(d, 4, drop) for _ in range(layers))
+        self.h = nn.ModuleList(Block(d, 4, drop, gelu) for _ in range(layers))
         self.ln_f, self.head = nn.LayerNorm(d), nn.Linear(d, VOCAB, bias=False)
         self.spare = nn.Linear(d, 3) if tied else None
         if tied:
