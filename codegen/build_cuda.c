@@ -140,6 +140,17 @@ static void push_host(Build *b, Args *args)
 		build_push(b, args, (const char *[]){"-ccbin", b->o->options.cc}, 2);
 }
 
+/* Code for exactly one GPU (sm_90a) needs no PTX beside it, from which a driver compiles for later ones.  `make`: for a
+ * Makefile that sets ARCH. */
+static const char *code_flag(const Build *b, bool make)
+{
+	const char *number = strncmp(b->arch, "sm_", 3) ? "" : b->arch + 3;
+	if (!*number || number[strlen(number) - 1] != 'a')
+		return arena_printf(b->a, "-arch=%s", make ? "$(ARCH)" : b->arch);
+	return make ? "-gencode=arch=$(ARCH:sm_%=compute_%),code=$(ARCH)"
+		: arena_printf(b->a, "-gencode=arch=compute_%s,code=%s", number, b->arch);
+}
+
 Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object)
 {
 	Args args = build_command(b);
@@ -150,7 +161,7 @@ Args build_cuda_compile(Build *b, bool fused, const char *source, const char *ob
 		build_push(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
 		vec_push(b->a, &args, arena_printf(b->a, "-O%d", build_level(b->o)));
-	vec_push(b->a, &args, arena_printf(b->a, "-arch=%s", b->arch));
+	vec_push(b->a, &args, code_flag(b, false));
 	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
 	build_push(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
 	return args;
@@ -175,7 +186,7 @@ Args build_cuda_link(Build *b, const char *const *object, int n, const char *out
 	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
 	const char *places[] = {folder, b->blas, b->dnn};
 	push_host(b, &args);
-	vec_push(b->a, &args, arena_printf(b->a, "-arch=%s", b->arch));
+	vec_push(b->a, &args, code_flag(b, false));
 	build_push(b, &args, (const char *[]){"-o", output}, 2);
 	build_push(b, &args, object, n);
 	vec_push(b->a, &args, arena_printf(b->a, "%s/libshardrt.a", folder));
@@ -233,8 +244,8 @@ void build_cuda_makefile(Build *b, Buf *out)
 	put_folder(b, out, "LIB", runtime_folder(b));
 	put_folder(b, out, "CUBLAS", b->blas);
 	put_folder(b, out, "CUDNN", b->dnn);
-	buf_printf(out, "\ntrain: step.o fused.o | needs\n\t$(NVCC) -arch=$(ARCH) -o $@ step.o fused.o "
-		"$(LIB)/libshardrt.a");
+	buf_printf(out, "\ntrain: step.o fused.o | needs\n\t$(NVCC) %s -o $@ step.o fused.o $(LIB)/libshardrt.a",
+		code_flag(b, true));
 	for (int i = 0; i < COUNT_OF(places); i++)
 		if (places[i])
 			buf_printf(out, " -L$(%s) -Xlinker -rpath -Xlinker $(%s)", places[i], places[i]);
@@ -244,10 +255,10 @@ void build_cuda_makefile(Build *b, Buf *out)
 	put_flags(out, host_libs, COUNT_OF(host_libs));
 	buf_printf(out, "\nstep.o: step.cu ops.h | needs\n\t$(NVCC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
-	buf_printf(out, " -O%d -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu | needs\n\t$(NVCC)",
-		build_level(b->o));
+	buf_printf(out, " -O%d %s -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu | needs\n\t$(NVCC)",
+		build_level(b->o), code_flag(b, true));
 	put_flags(out, fused_flags, COUNT_OF(fused_flags));
-	buf_printf(out, " -arch=$(ARCH) -I$(INCLUDE) -c -o $@ fused.cu\n");
+	buf_printf(out, " %s -I$(INCLUDE) -c -o $@ fused.cu\n", code_flag(b, true));
 	put_needs(out);
 	buf_printf(out, "clean:\n\trm -f train step.o fused.o\n.PHONY: clean needs\n");
 }
