@@ -3,6 +3,8 @@
 #ifndef SHARDC_COLLECTIVES_H
 #define SHARDC_COLLECTIVES_H
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -43,6 +45,14 @@ typedef struct StreamInfo { const char *id, *text, *carries; } StreamInfo;
 
 extern const CollectiveInfo collective_info[RT_COLLECTIVE_KINDS];
 extern const StreamInfo stream_info[RT_STREAMS];
+
+/* all_reduce_moments: what a running variance is multiplied with over all ranks, of n elements of a channel on each.  A
+ * program has multiplied it by n / (n-1) where it has more than one; 0: the variance stays biased. */
+static inline double collective_unbiased(int64_t n, int ranks)
+{
+	double each = (double)n, all = each * ranks;
+	return (n > 0 && all > 1 ? all / (all - 1) : 1) / (n > 1 ? each / (each - 1) : 1);
+}
 
 #ifdef __cplusplus
 }

@@ -78,13 +78,13 @@ static bool training_norm(Node *n, double eps)
 	Attr *a = attr_int(b->m, attr_float(b->m, NULL, "eps", eps), "layout", 0);
 	if (mean && var)
 		a = attr_str(b->m, attr_str(b->m, a, "mean", mean->name), "var", var->name);
-	bool unbiased = n->im->pytorch && !n->im->o->graph.bn_biased && !n->im->o->infer && count > 1;
+	bool unbiased = n->im->pytorch && !n->im->o->graph.bn_biased && !n->im->o->infer && count > 0;
 	if (unbiased)
 		a = attr_int(b->m, a, "unbiased", 1);
 	const Op *op = ir_emit_op(b, OP_BATCH_NORM, 3, n->in, a, NULL);
 	if (!op)
 		return false;
-	Value *spread = unbiased ? emit_scale(b, op->out[2], (double)count / (double)(count - 1)) : op->out[2];
+	Value *spread = unbiased && count > 1 ? emit_scale(b, op->out[2], (double)count / (double)(count - 1)) : op->out[2];
 	Value *new_mean = running(n, latest(n, n->in[3]), op->out[1], momentum);
 	Value *new_var = running(n, latest(n, n->in[4]), spread, momentum);
 	n->out[0] = op->out[0];

@@ -4,6 +4,7 @@ docs/compatibility.md).
   sync       W ranks of batch B with --bn-sync=sync against PyTorch in f64 in one process with the batch W*B,
              which is what SyncBatchNorm computes where all ranks have equally many samples, and against our one
              rank with W*B: losses, weights and running statistics of three SGD steps; equal on all ranks to the bit
+  single     the same where each rank has one element of a channel, so that no rank alone has an unbiased variance
   broadcast  against PyTorch in f64 where each rank begins each forward with rank 0's buffers and uses the
              statistics of its own batch: each rank's own buffers, and that model.safetensors has rank 0's; of three
              micro-batches before the first under --sync=last, before each under --sync=every
@@ -41,13 +42,13 @@ def make_data(root, world):
     return x, labels, ["--data", f"x={path}/x.npy", "--data", f"labels={path}/labels.npy"]
 
 
-def torch_steps(module, x, labels, world, sync, accum=1, every=False):
+def torch_steps(module, x, labels, world, sync, accum=1, every=False, batch=B):
     """Losses, weights, and the buffers of every rank.  every: rank 0's buffers before each micro-batch."""
     m = copy.deepcopy(module).double().train()
     x, labels, losses = torch.tensor(x).double(), torch.tensor(labels), []
-    per_rank, parts = world * B if sync else B, 1 if sync else world
+    per_rank, parts = world * batch if sync else batch, 1 if sync else world
     own = [{k: v.clone() for k, v in m.named_buffers()} for _ in range(parts)]
-    for step in range(len(x) // (world * B * accum)):
+    for step in range(len(x) // (world * batch * accum)):
         m.zero_grad()
         total = 0
         for a in range(accum):
@@ -56,9 +57,9 @@ def torch_steps(module, x, labels, world, sync, accum=1, every=False):
             for r in range(parts):
                 for k, v in m.named_buffers():
                     v.copy_(own[r][k])
-                at = (step * accum + a) * world * B + r * per_rank
+                at = (step * accum + a) * world * batch + r * per_rank
                 part = slice(at, at + per_rank)
-                loss = F.cross_entropy(m(x[part]), labels[part], reduction="sum") / (world * B * accum)
+                loss = F.cross_entropy(m(x[part]), labels[part], reduction="sum") / (world * batch * accum)
                 loss.backward()
                 total += loss.item()
                 own[r] = {k: v.clone() for k, v in m.named_buffers()}
@@ -144,6 +145,25 @@ class Case:
                     raise Failed(f"{what}: {k} of rank {r} is not what all have")
         return f"loss {e:.1e} weights {worst:.1e}; against one rank {e_one:.1e} {worst_one:.1e}"
 
+    def single(self, strategy, world):
+        torch.manual_seed(7)
+        module = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 7))
+        model, root = self.m.root / "single.onnx", self.m.root / f"single-{world}"
+        matrix.export(module, torch.zeros(2, 5), model, ["logits"])
+        root.mkdir()
+        g = np.random.default_rng(29)
+        x, labels = g.standard_normal((world * STEPS, 5)).astype(np.float32), g.integers(0, 7, world * STEPS)
+        np.save(root / "x.npy", x)
+        np.save(root / "labels.npy", labels)
+        matrix.command([self.programs.shardc, model, "-o", root / "train", "--loss=cross_entropy", "--optimizer=sgd",
+                        "--bind=batch=1", "--bn-sync=sync", f"--strategy={strategy}"])
+        matrix.command([root / "train", "--data", f"x={root}/x.npy", "--data", f"labels={root}/labels.npy", "--lr", LR,
+                        "--threads", 1, "--ranks", world, "--save", root / "save", "--timeout", 60])
+        _, want, buffers = torch_steps(module.train(), x, labels, world, True, batch=1)
+        ours, what = load_file(root / "save" / "latest" / "model.safetensors"), f"single W={world}"
+        del want["0.bias"]  # in front of the batch norm: its gradient is zero
+        return f"weights {far(ours, want, what):.1e} buffers {far(ours, buffers[0], what):.1e}"
+
     def broadcast(self, strategy, world, *more):
         x, labels, _ = self.data[world]
         losses, weights, own = self.run(strategy, world, "broadcast", *more)
@@ -189,6 +209,7 @@ def main():
     strategies, worlds = args.strategies.split(","), [int(w) for w in args.worlds.split(",")]
     todo = [(case.sync, s, w) for s in strategies for w in worlds]
     todo += [(case.sync, "full_shard", 3, "--remat=block", "--backward-prefetch=post")]
+    todo += [(case.single, "full_shard", w) for w in worlds]
     todo += [(case.broadcast, s, 2 + (i == 0)) for i, s in enumerate(strategies)]
     todo += [(case.micro, mode, 2) for mode in ("last", "every")]
     todo += [(case.one_rank, s, 1) for s in strategies[:2]]

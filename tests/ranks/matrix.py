@@ -323,6 +323,15 @@ def compare(model, ours, reference):
     return loss_error, worst, worst_name
 
 
+def export(module, x, path, outputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (x,), str(path), dynamo=False, opset_version=17,
+                          training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+                          input_names=["x"], output_names=outputs,
+                          dynamic_axes={k: {0: "batch"} for k in ["x", *outputs]})
+
+
 def export_models(root):
     """ROOT/MODEL.onnx of every model; returns the modules."""
     modules = {}
@@ -331,12 +340,7 @@ def export_models(root):
         module = modules[name] = build().train()
         x = torch.zeros(B, T, dtype=torch.int64) if name != "cnn" else torch.zeros(B, 3, 12, 12)
         outputs = ["logits", "spare"] if name == "tied" else ["logits"]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(module, (x,), str(root / f"{name}.onnx"), dynamo=False, opset_version=17,
-                              training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-                              input_names=["x"], output_names=outputs,
-                              dynamic_axes={k: {0: "batch"} for k in ["x", *outputs]})
+        export(module, x, root / f"{name}.onnx", outputs)
     return modules
 
 

@@ -79,8 +79,7 @@ static void merge_moments(void *context, const char *const *from, int64_t at, in
 {
 	const Vectors *v = context;
 	int64_t first, count = channels(v, at, n, &first);
-	double w = v->ranks, all = (double)v->n * w;
-	double unbiased = v->n > 1 ? (all / (all - 1)) / ((double)v->n / ((double)v->n - 1)) : 1;
+	double w = v->ranks, unbiased = collective_unbiased(v->n, v->ranks);
 	for (int64_t c = 0; c < count; c++) {
 		double mean = get(v->dtype, from[0], 2 * c), sum = get(v->dtype, from[0], 2 * c + 1);
 		for (int r = 1; r < v->ranks; r++) {

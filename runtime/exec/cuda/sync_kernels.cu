@@ -2,6 +2,7 @@
  *
  * Every rank merges all messages in rank order and in f64, with one thread per channel, so all have equal bits; with
  * one rank the result equals the input. */
+#include "base/collectives.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/f8.h"
 #include "runtime/exec/cuda/words.h"
@@ -70,8 +71,7 @@ template <class T> static void moments(void *const out[3], const void *all, int 
 void sync_merge_moments(void *const out[3], KDType dtype, const void *all, int ranks, int64_t channels, int64_t n,
 	cudaStream_t s)
 {
-	double one = (double)n, total = one * ranks;
-	double unbiased = n > 1 ? (total / (total - 1)) / (one / (one - 1)) : 1;
+	double unbiased = collective_unbiased(n, ranks);
 	if (dtype == K_F64)
 		moments<double>(out, all, ranks, channels, unbiased, s);
 	else
