@@ -236,10 +236,15 @@ static bool in_slot(const Walk *w, const LayoutUnit *u)
 	return u->grad_slot >= 0 && (is_brief(w, u) || !layout_grad_stays(u, w->who));
 }
 
-bool layout_grad_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who)
+bool layout_grad_may_lie_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who)
 {
 	const Walk w = {.m = m, .who = who};
-	return u->acts_free && who->world == 1 && layout_grad_stays(u, who) && !in_slot(&w, u) && !grads_away(&w, u);
+	return who->world == 1 && layout_grad_stays(u, who) && !in_slot(&w, u) && !grads_away(&w, u);
+}
+
+bool layout_grad_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who)
+{
+	return u->acts_free && layout_grad_may_lie_over_acts(m, u, who);
 }
 
 /* Places a unit's flat gradient from `at` on; returns its end. */

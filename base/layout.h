@@ -134,6 +134,8 @@ bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
 /* Whether the unit's flat gradient lies in the arena of activations, where some that it outlives were: where no peer
  * reads it, and it is begun anew in each step. */
 bool layout_grad_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who);
+/* Whether it would if something were free there when it is begun, in a step of one micro-batch. */
+bool layout_grad_may_lie_over_acts(const LayoutModel *m, const LayoutUnit *u, const LayoutRank *who);
 
 int64_t layout_grad_bytes(const LayoutUnit *u, int64_t ranks); /* of a unit's flat gradients */
 

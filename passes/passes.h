@@ -282,8 +282,9 @@ typedef struct MemoryPeak {
 	int n;
 } MemoryPeak;
 MemoryPeak memory_peak(Module *m, Arena *a);
-/* The bytes that activations and the flat gradients among them need at least, wherever they lie. */
-int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, Arena *a);
+/* The bytes that activations and gradients that may lie among them need at least, in a step of one micro-batch,
+ * wherever they lie and whatever units they are of.  fullest: set to the op at which they do, if it is any. */
+int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, const Op **fullest, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
 bool memory_accept(Module *m, Diag *d);

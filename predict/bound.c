@@ -147,13 +147,15 @@ double timeline_before(const Timeline *t, const Op *op)
 	return seconds;
 }
 
-/* Bytes of gradients that wait for the update in memory of their own. */
-static int64_t waiting_gradients(const Plan *plan)
+/* Bytes of gradients that wait for the update in memory of their own, whatever the units are.  alone: of one
+ * micro-batch. */
+static int64_t waiting_gradients(const Plan *plan, bool alone)
 {
 	int64_t bytes = 0;
 	for (int i = 0; i < plan->layout->n_units; i++) {
 		const LayoutUnit *u = &plan->layout->unit[i];
-		for (int f = 0; f < u->n_flats && !layout_grad_over_acts(plan->layout, u, &plan->who); f++)
+		bool among = alone && layout_grad_may_lie_over_acts(plan->layout, u, &plan->who);
+		for (int f = 0; f < u->n_flats && !among; f++)
 			if (u->flat[f].trainable)
 				bytes += layout_grad_stays(u, &plan->who) ? u->flat[f].numel * dtype_info[u->flat[f].grad].bytes
 					: layout_range(u, f, &plan->who).n * dtype_info[u->flat[f].kept].bytes;
@@ -161,19 +163,38 @@ static int64_t waiting_gradients(const Plan *plan)
 	return bytes;
 }
 
-int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, const Op *fullest[VARIANT_COUNT])
+/* Of what a plan has for gradients, the bytes of those that other units might let lie among activations: behind these,
+ * or in memory of their own since nothing is free there. */
+static int64_t grads_that_may(const Plan *plan, const LayoutMemory *memory)
 {
-	int64_t live = 0;
+	int64_t bytes = memory->grads_behind;
+	for (int i = 0; i < plan->layout->n_units; i++) {
+		const LayoutUnit *u = &plan->layout->unit[i];
+		bool may = layout_grad_may_lie_over_acts(plan->layout, u, &plan->who);
+		bytes += may && !layout_grad_over_acts(plan->layout, u, &plan->who) ? layout_grad_bytes(u, 1) : 0;
+	}
+	return bytes;
+}
+
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, int64_t micro_batches,
+	const Op *fullest[VARIANT_COUNT])
+{
+	bool alone = micro_batches == 1;
+	int64_t live = 0, may = alone ? grads_that_may(plan, memory) : 0;
 	Arena *a = arena_new();
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		MemoryPeak peak = v->of[k] ? memory_peak(v->of[k], a) : (MemoryPeak){0};
 		fullest[k] = peak.op;
 		live = MAX(live, peak.bytes);
 	}
-	live = MAX(live, memory_least(v->of[VARIANT_ONLY], plan->layout, &plan->who, a));
+	const Op *op = NULL;
+	int64_t least = alone ? memory_least(v->of[VARIANT_ONLY], plan->layout, &plan->who, &op, a) : 0;
+	if (least > live)
+		fullest[VARIANT_ONLY] = op;
+	live = MAX(live, least);
 	arena_free(a);
 	int64_t rest = memory->total - memory->gathered - memory->grads - memory->send - memory->activations;
-	return rest + MIN(live, memory->activations + memory->grads_behind)
-		+ MIN(waiting_gradients(plan) + least_whole(v->of[VARIANT_ONLY], &plan->who),
-		memory->gathered + memory->grads - memory->grads_behind + memory->send);
+	return rest + MIN(live, memory->activations + may)
+		+ MIN(waiting_gradients(plan, alone) + least_whole(v->of[VARIANT_ONLY], &plan->who),
+		memory->gathered + memory->grads - may + memory->send);
 }

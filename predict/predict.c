@@ -216,7 +216,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 	if (ok) {
 		LayoutMemory memory = pipeline_memory(v, o);
 		const Op *fullest[VARIANT_COUNT];
-		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, fullest)};
+		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, n, fullest)};
 		for (int k = 0; k < VARIANT_COUNT; k++) {
 			double times = (double)predict_runs(n, (Variant)k);
 			if (times <= 0)

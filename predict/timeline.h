@@ -115,7 +115,8 @@ Bound timeline_bound(const Timeline *t, double room);
 double bound_recomputing(const Bound *b, double again);
 /* Bytes that no units and no prefetch do without, if what is computed stays the same.  fullest: set to the op of each
  * program at which most is live, NULL where there is none. */
-int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, const Op *fullest[VARIANT_COUNT]);
+int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, int64_t micro_batches,
+	const Op *fullest[VARIANT_COUNT]);
 /* The part of Timeline.alone in front of an op, but for what is computed again; 0 without an op. */
 double timeline_before(const Timeline *t, const Op *op);
 

@@ -159,22 +159,40 @@ static int64_t *gradients_above(const Module *m, const Buffers *b, const LayoutM
 	int64_t *above = NEW_N(a, int64_t, b->n_ops + 1), sum = 0;
 	for (int p = 0; p <= b->n_ops; p++) {
 		const Op *op = p < b->n_ops && b->op[p]->kind == OP_ZERO_GAPS ? b->op[p] : NULL;
-		LayoutUnit u = op ? l->unit[op->unit->index] : (LayoutUnit){0};
-		u.acts_free = op && m->variant == VARIANT_ONLY; /* how much is known when all has a place */
-		if (layout_grad_over_acts(l, &u, who))
-			sum += layout_grad_bytes(&u, 1);
+		const LayoutUnit *u = op && m->variant == VARIANT_ONLY ? &l->unit[op->unit->index] : NULL;
+		if (u && layout_grad_may_lie_over_acts(l, u, who)) /* how much is free is known when all has a place */
+			sum += layout_grad_bytes(u, 1);
 		above[p] = sum;
 	}
 	return sum ? above : NULL;
 }
 
-int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, Arena *a)
+/* The same of gradients that lie or may lie there, each begun where its parameter's own is: no unit begins it later. */
+static int64_t *gradients_begun(const Buffers *b, const LayoutModel *l, const LayoutRank *who, Arena *a)
+{
+	int64_t *begun = NEW_N(a, int64_t, b->n_ops + 1);
+	for (int i = 0; i < b->n; i++) {
+		const Place *p = &b->at[i].place;
+		if (p->region == REGION_GRAD && layout_grad_may_lie_over_acts(l, &l->unit[p->unit->index], who))
+			begun[b->at[i].first] += b->at[i].bytes;
+	}
+	for (int p = 1; p <= b->n_ops; p++)
+		begun[p] += begun[p - 1];
+	return begun;
+}
+
+int64_t memory_least(Module *m, const LayoutModel *l, const LayoutRank *who, const Op **fullest, Arena *a)
 {
 	Buffers *b = buffers_find(m, false, a);
-	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1), most = buffers_live(b, live);
-	const int64_t *above = gradients_above(m, b, l, who, a);
-	for (int p = 0; p <= b->n_ops && above; p++)
-		most = MAX(most, live[p] ? live[p] + above[p] : 0);
+	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1), most = 0;
+	const int64_t *begun = gradients_begun(b, l, who, a);
+	buffers_live(b, live);
+	for (int p = 0; p <= b->n_ops; p++) {
+		if (live[p] + begun[p] <= most)
+			continue;
+		most = live[p] + begun[p];
+		*fullest = b->op[MIN(p, b->n_ops - 1)];
+	}
 	return most;
 }
 
