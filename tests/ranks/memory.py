@@ -39,6 +39,8 @@ def pages(n):
 
 
 def planned(text, ranks, precision):
+    """Bytes in whole pages, at least and at most: the plan does not say which of one rank's gradients follow the
+    activations in their mapping."""
     rows = {}
     shared = SHARED + ["gathered"] * (precision != "f32")  # peers read what a rank has cast
     for line in text[text.index("\nmemory:"):].splitlines()[2:]:
@@ -48,9 +50,10 @@ def planned(text, ranks, precision):
             break
         rows[" ".join(words[:number])] = int(words[number])
     if ranks == 1:
-        return sum(map(pages, rows.values()))
+        least = pages(rows.pop("activations") + rows.pop("gradients")) + sum(map(pages, rows.values()))
+        return least, least + 4096
     together = sum(rows.pop(k, 0) for k in shared) + rows.pop("communication")
-    return pages(together) + sum(map(pages, rows.values()))
+    return (pages(together) + sum(map(pages, rows.values())),) * 2
 
 
 def main():
@@ -82,14 +85,14 @@ def main():
                 counts = root / "counts"
                 environment = dict(os.environ, LD_PRELOAD=str(library.resolve()), NOMALLOC=str(counts.resolve()))
                 text = command([*run, "--print-plan", "--check-replicas", "--log", root / "log.jsonl"], env=environment)
-                want = planned(text, ranks, precision)
+                least, most = planned(text, ranks, precision)
                 got = next(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("mapped"))
                 step = json.loads((root / "log.jsonl").read_text().splitlines()[0])
                 moved = [step[k] for k in HALVED]
                 full = full or moved
-                wrong = want != got or (precision != "f32" and [2 * n for n in moved] != full)
+                wrong = not least <= got <= most or (precision != "f32" and [2 * n for n in moved] != full)
                 failed += wrong
-                print(f"{strategy} x{ranks} {precision}: planned {want} bytes in pages, mapped {got}; "
+                print(f"{strategy} x{ranks} {precision}: planned {least} bytes in pages, mapped {got}; "
                       + ", ".join(f"{k} {n}" for k, n in zip(HALVED, moved)) + ("  FAILED" if wrong else ""), flush=True)
     sys.exit(1 if failed else 0)
 
