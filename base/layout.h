@@ -71,6 +71,15 @@ static inline bool layout_is_gathered(const LayoutFlat *f, int64_t ranks)
 	return ranks > 1 || layout_casts(f);
 }
 
+/* Whether some flat of a unit is gathered in 8 bits, so that the gather divides by scales. */
+static inline bool layout_is_scaled(const LayoutFlat *f, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (dtype_is_scaled(f[i].param))
+			return true;
+	return false;
+}
+
 /* Offset of the parameter that follows one that ends at `end`. */
 static inline int64_t layout_next(int64_t end) { return round_up(end, LAYOUT_ALIGN); }
 /* Elements of one rank's shard, and of the gathered flat, which is as long as the shards of all ranks. */

@@ -560,8 +560,7 @@ bool params_type(const Symbol *s, int64_t n, Type *out);
  * there is none. */
 Symbol *scale_param(const Module *m, const Symbol *scale);
 Symbol *param_scale(const Module *m, const Symbol *param);
-/* Whether some flat of the unit is gathered in 8 bits, so that the gather divides by scales. */
-bool unit_is_scaled(const Unit *u);
+bool unit_is_scaled(const Unit *u); /* layout_is_scaled */
 /* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
 bool unit_is_resident(const Unit *u);
 /* Whether its gathered copy, if it has one, is to stay from forward into backward. */

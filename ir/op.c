@@ -169,7 +169,7 @@ Symbol *param_scale(const Module *m, const Symbol *param)
 		Symbol *s = m->symbols[i];
 		const Symbol *first = s->kind == SYM_SCALE ? scale_param(m, s) : NULL;
 		if (first && first->unit == param->unit && param->member >= first->member
-				&& param->member < first->member + s->n_params)
+				&& param->member - first->member < s->n_params)
 			return s;
 	}
 	return NULL;
@@ -177,10 +177,7 @@ Symbol *param_scale(const Module *m, const Symbol *param)
 
 bool unit_is_scaled(const Unit *u)
 {
-	for (int f = 0; f < u->n_flats; f++)
-		if (dtype_is_scaled(u->flat[f].param))
-			return true;
-	return false;
+	return layout_is_scaled(u->flat, u->n_flats);
 }
 
 bool params_type(const Symbol *s, int64_t n, Type *out)

@@ -49,7 +49,19 @@ static void check_away(Verify *v, const Unit *u)
 
 static bool is_member(const Unit *u, const Symbol *first, int64_t i)
 {
-	return first->member + i < u->n_params && u->params[first->member + i]->flat == first->flat;
+	return i < u->n_params - first->member && u->params[first->member + i]->flat == first->flat;
+}
+
+/* Scales stand one behind the other, in the order of their parameters, in which programs look them up. */
+static bool is_in_order(const Module *m, const Symbol *s)
+{
+	const Symbol *before = s->index ? m->symbols[s->index - 1] : NULL, *first = scale_param(m, s);
+	const Symbol *last = before && before->kind == SYM_SCALE ? scale_param(m, before) : NULL;
+	for (int i = 0; !last && i < s->index; i++)
+		if (m->symbols[i]->kind == SYM_SCALE)
+			return false;
+	return !last || !last->unit || last->unit->index < first->unit->index
+		|| (last->unit == first->unit && last->member < first->member);
 }
 
 /* A scale is that of weights which follow each other in a flat that is gathered in e4m3. */
@@ -62,11 +74,20 @@ static void check_scale(Verify *v, const Symbol *s)
 			|| u->flat[first->flat].param != DT_E4M3)
 		verify_fail_at(v, s->at, "scale \"%s\" is no f32[] of parameters that lie together in a flat with param=e4m3",
 			s->name);
+	else if (!is_in_order(v->m, s))
+		verify_fail_at(v, s->at, "scale \"%s\" does not stand behind that of the parameters in front of its own",
+			s->name);
 }
 
-/* Every parameter of such a flat has one scale. */
-static void check_scaled(Verify *v, const Unit *u, int *scales)
+/* Such a flat is f32 at rest, on the device, and has no owner; every parameter in it has one scale. */
+static void check_scaled(Verify *v, const Unit *u, const int *scales)
 {
+	for (int f = 0; f < u->n_flats; f++) {
+		const Flat *flat = &u->flat[f];
+		if (flat->param == DT_E4M3 && (flat->dtype != DT_F32 || flat->away || strategy_info[u->strategy].owned))
+			verify_fail_at(v, u->at, "flat %d of unit %s is gathered in e4m3: it must be f32 at rest, not away, and of "
+				"a strategy without owners", f, u->name);
+	}
 	for (int k = 0; k < u->n_params; k++) {
 		const Symbol *s = u->params[k];
 		if (u->flat[s->flat].param == DT_E4M3 && scales[s->index] != 1)

@@ -7,23 +7,34 @@
 #include "kernels/cuda/work.h"
 #include "kernels/f8.h"
 
-enum { THREADS = 256, SIDE = 64, PIECE = 8, COLUMN = 16, PITCH = SIDE + 4 };
+enum { THREADS = 256, SIDE = 64, PIECE = 8, COLUMN = 16, PITCH = SIDE + 4, FLOATS = 4 };
 
 /* ---- scale ---- */
 
-static __global__ void __launch_bounds__(THREADS) largest(unsigned *part, const uint16_t *x, int64_t n, int64_t pieces)
+/* The bits of |x|. */
+static __device__ __forceinline__ unsigned bits_of(uint16_t x) { return x & 0x7fffu; }
+static __device__ __forceinline__ unsigned bits_of(float x) { return ew_bits(x) & 0x7fffffffu; }
+
+/* The largest that the threads of a block meet, in its first thread; elements lie in `pieces` vectors of N, and behind
+ * them. */
+template <int N, class T> static __device__ unsigned largest_of(const T *x, int64_t n, int64_t pieces)
 {
 	__shared__ unsigned scratch[33];
 	unsigned most = 0;
 	GRID_STRIDE(i, pieces) {
-		Vec<uint16_t, PIECE> v = load<PIECE>(x + i * PIECE);
+		Vec<T, N> v = load<N>(x + i * N);
 		#pragma unroll
-		for (int e = 0; e < PIECE; e++)
-			most = max(most, v.at[e] & 0x7fffu);
+		for (int e = 0; e < N; e++)
+			most = max(most, bits_of(v.at[e]));
 	}
-	GRID_STRIDE(i, n - pieces * PIECE)
-		most = max(most, x[pieces * PIECE + i] & 0x7fffu);
-	most = block_reduce(most, Max(), scratch);
+	GRID_STRIDE(i, n - pieces * N)
+		most = max(most, bits_of(x[pieces * N + i]));
+	return block_reduce(most, Max(), scratch);
+}
+
+static __global__ void __launch_bounds__(THREADS) largest(unsigned *part, const uint16_t *x, int64_t n, int64_t pieces)
+{
+	unsigned most = largest_of<PIECE>(x, n, pieces);
 	if (threadIdx.x == 0)
 		part[blockIdx.x] = most;
 }
@@ -53,18 +64,7 @@ void k_f8_scale_bf16(float *scale, const uint16_t *x, KDType to, int64_t n, void
 static __global__ void __launch_bounds__(THREADS) largest_f32(unsigned *most, const float *x, int64_t n,
 	int64_t pieces)
 {
-	enum { FLOATS = 4 };
-	__shared__ unsigned scratch[33];
-	unsigned mine = 0;
-	GRID_STRIDE(i, pieces) {
-		Vec<float, FLOATS> v = load<FLOATS>(x + i * FLOATS);
-		#pragma unroll
-		for (int e = 0; e < FLOATS; e++)
-			mine = max(mine, ew_bits(v.at[e]) & 0x7fffffffu);
-	}
-	GRID_STRIDE(i, n - pieces * FLOATS)
-		mine = max(mine, ew_bits(x[pieces * FLOATS + i]) & 0x7fffffffu);
-	mine = block_reduce(mine, Max(), scratch);
+	unsigned mine = largest_of<FLOATS>(x, n, pieces);
 	if (threadIdx.x == 0)
 		atomicMax(most, mine);
 }
@@ -73,13 +73,12 @@ void k_f8_largest_f32(float *most, const float *x, int64_t n)
 {
 	unsigned blocks = blocks_for(n, THREADS * PIECE * 4);
 	blocks = blocks < K_F8_BLOCKS ? blocks : (unsigned)K_F8_BLOCKS;
-	LAUNCH(largest_f32, blocks, THREADS, 0, k_stream, (unsigned *)most, x, n, aligned16(x) ? n / 4 : 0);
+	LAUNCH(largest_f32, blocks, THREADS, 0, k_stream, (unsigned *)most, x, n, aligned16(x) ? n / FLOATS : 0);
 }
 
 static __global__ void __launch_bounds__(THREADS) cast_f8(uint8_t *out, const float *in, const float *scale, int64_t n,
 	int64_t pieces)
 {
-	enum { FLOATS = 4 };
 	float inverse = 1 / *scale;
 	GRID_STRIDE(i, pieces) {
 		Vec<float, FLOATS> v = load<FLOATS>(in + i * FLOATS);
@@ -96,7 +95,7 @@ static __global__ void __launch_bounds__(THREADS) cast_f8(uint8_t *out, const fl
 void k_device_cast_f8(uint8_t *out, const float *in, const float *scale, int64_t n)
 {
 	bool whole = aligned16(in) && aligned16(out);
-	LAUNCH(cast_f8, blocks_for(n, THREADS * 4), THREADS, 0, k_stream, out, in, scale, n, whole ? n / 4 : 0);
+	LAUNCH(cast_f8, blocks_for(n, THREADS * FLOATS), THREADS, 0, k_stream, out, in, scale, n, whole ? n / FLOATS : 0);
 }
 
 /* ---- rounding ---- */
@@ -114,6 +113,20 @@ template <bool E4M3> static __device__ __forceinline__ uint32_t two(float lo, fl
 #else
 	return f8_from_float(lo, E4M3) | (uint32_t)f8_from_float(hi, E4M3) << 8;
 #endif
+}
+
+/* Writes the columns of the block's tile of an (m, k) matrix as rows of (k, m). */
+static __device__ __forceinline__ void put_columns(uint8_t *columns, const uint8_t *tile, int64_t m, int64_t k)
+{
+	int c = (int)threadIdx.x / (SIDE / COLUMN), r = (int)threadIdx.x % (SIDE / COLUMN) * COLUMN;
+	int64_t row = (int64_t)blockIdx.x * SIDE + r, column = (int64_t)blockIdx.y * SIDE + c;
+	if (row >= m || column >= k)
+		return;
+	Vec<uint8_t, COLUMN> y;
+	#pragma unroll
+	for (int e = 0; e < COLUMN; e++)
+		y.at[e] = tile[(r + e) * PITCH + c];
+	store(columns + column * m + row, y);
 }
 
 /* m is a multiple of COLUMN, k of PIECE. */
@@ -142,16 +155,11 @@ tiles(uint8_t *rows, uint8_t *columns, const uint16_t *x, const float *scale, in
 			tile[r * PITCH + c + e] = (uint8_t)(y.at[e / 4] >> e % 4 * 8);
 	}
 	__syncthreads();
-	int c = (int)threadIdx.x / (SIDE / COLUMN), r = (int)threadIdx.x % (SIDE / COLUMN) * COLUMN;
-	if (!columns || r0 + r >= m || c0 + c >= k)
-		return;
-	Vec<uint8_t, COLUMN> y;
-	#pragma unroll
-	for (int e = 0; e < COLUMN; e++)
-		y.at[e] = tile[(r + e) * PITCH + c];
-	store(columns + (c0 + c) * m + r0 + r, y);
+	if (columns)
+		put_columns(columns, tile, m, k);
 }
 
+/* m and k are multiples of COLUMN. */
 static __global__ void __launch_bounds__(THREADS) turn(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)
 {
 	__shared__ uint8_t tile[SIDE * PITCH];
@@ -166,14 +174,7 @@ static __global__ void __launch_bounds__(THREADS) turn(uint8_t *y, const uint8_t
 			tile[r * PITCH + c + e] = v.at[e];
 	}
 	__syncthreads();
-	int c = (int)threadIdx.x / (SIDE / COLUMN), r = (int)threadIdx.x % (SIDE / COLUMN) * COLUMN;
-	if (r0 + r >= m || c0 + c >= k)
-		return;
-	Vec<uint8_t, COLUMN> v;
-	#pragma unroll
-	for (int e = 0; e < COLUMN; e++)
-		v.at[e] = tile[(r + e) * PITCH + c];
-	store(y + (c0 + c) * m + r0 + r, v);
+	put_columns(y, tile, m, k);
 }
 
 static __global__ void turn_elements(uint8_t *y, const uint8_t *x, int64_t m, int64_t k)

@@ -26,7 +26,7 @@ enum { WORLD_MAX = 1 << 16 }; /* the most ranks for which owners are found */
 typedef struct Dtypes {
 	const Options *o;
 	PtrMap *read;        /* Symbol -> DType + 1, for parameters that are read in another dtype than their own */
-	PtrMap *f8;          /* Symbol -> itself, for weights that may be gathered in 8 bits */
+	PtrMap *f8;          /* Symbol -> itself, for weights that may be gathered in 8 bits; NULL: there are none */
 } Dtypes;
 
 /* A parameter is gathered in 16 bits if all its readers read it through casts to the same 16-bit dtype. */
@@ -87,7 +87,7 @@ static Kind kind_of(const Dtypes *t, const Unit *u, const Symbol *s)
 {
 	Flat f = flat_of(t, u, s);
 	bool casts = f.dtype == DT_F32 && f.param == DT_BF16 && !f.away && !strategy_info[u->strategy].owned;
-	return (Kind){f, casts && ptrmap_get(t->f8, s)};
+	return (Kind){f, casts && t->f8 && ptrmap_get(t->f8, s)};
 }
 
 static bool kinds_match(const Kind *x, const Kind *y)
@@ -207,7 +207,7 @@ static bool add_unit(Module *m, const Group *g, const Dtypes *t, const Optimizer
 		say_unit(u, g->said);
 	if (!m->train && u->offload < 0 && t->o->given.offload)
 		u->offload = (int)t->o->memory.offload; /* else the train block has it */
-	const Dtypes without = {t->o, t->read, ptrmap_new(m->arena)};
+	const Dtypes without = {t->o, t->read, NULL};
 	const Symbol *beyond = find_flats(u, t, g->params.at, g->params.n);
 	if (beyond) /* then weights in 8 bits have no flat of their own */
 		beyond = find_flats(u, t = &without, g->params.at, g->params.n);
@@ -598,12 +598,12 @@ bool pass_units(Module *m, const Options *o, Diag *d)
 	OptimizerChoice opt;
 	Groups groups = {0};
 	Arena *a = arena_new();
-	Dtypes dtypes = {.o = o, .f8 = ptrmap_new(m->arena)};
+	Dtypes dtypes = {.o = o};
 	bool ok = optimizer_of(m, o, &opt, d) && find_trained(m, d);
 	find_read(m, &dtypes);
 	/* sizes of one program have the same flats, though other products; all working copies are rounded alike */
 	if (o->precision.matmul_dtype == MATMUL_FP8 && !options_sizes(o) && !o->precision.stochastic_rounding)
-		fp8_weights(m, dtypes.f8);
+		fp8_weights(m, dtypes.f8 = ptrmap_new(m->arena));
 	ok = ok && find_groups(m, o, &groups, a, d);
 	for (int i = 0; i < groups.n && ok; i++)
 		ok = add_unit(m, &groups.at[i], &dtypes, opt.info, d);

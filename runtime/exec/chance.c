@@ -33,7 +33,7 @@ uint64_t chance_step(const Rt *rt)
 static Cast part_of(const Cast *c, int64_t begin, int64_t end)
 {
 	Cast part = *c;
-	int64_t skip = begin - c->chance.first;
+	int64_t skip = begin - c->first;
 	part.to = (char *)c->to + skip * dtype_info[c->made].bytes;
 	part.from = (const char *)c->from + skip * dtype_info[c->given].bytes;
 	part.n = end - begin;
@@ -43,17 +43,17 @@ static Cast part_of(const Cast *c, int64_t begin, int64_t end)
 /* Each piece is a parameter and the gap of zeros after it; the last one is what follows all parameters. */
 void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use)
 {
-	int64_t end = c->chance.first + c->n, covered = c->chance.first;
+	int64_t end = c->first + c->n, covered = c->first;
 	for (int i = 0; i < rt->model->n_tensors && c->chance.on; i++) {
 		const RtTensor *t = &rt->model->tensors[i];
-		if (t->kind != RT_PARAM || t->unit != c->chance.unit || t->flat != c->chance.flat)
+		if (t->kind != RT_PARAM || t->unit != c->unit || t->flat != c->flat)
 			continue;
-		int64_t from = MAX(t->offset, c->chance.first), to = MIN(layout_next(t->offset + tensor_numel(t)), end);
+		int64_t from = MAX(t->offset, c->first), to = MIN(layout_next(t->offset + tensor_numel(t)), end);
 		if (from >= to)
 			continue;
 		Cast part = part_of(c, from, to);
 		part.chance.id = chance_id(t);
-		part.chance.first = from - t->offset;
+		part.first = from - t->offset;
 		use(rt, &part);
 		covered = MAX(covered, to);
 	}
@@ -69,7 +69,7 @@ static void cast_part(const Rt *rt, const Cast *c)
 	if (!c->chance.on)
 		k_cast_wide(c->to, (KDType)c->made, c->from, (KDType)c->given, c->n);
 	else
-		k_cast_by_chance(c->to, (KDType)c->made, c->from, c->n, philox_key(s->seed, c->chance.id), c->chance.first,
+		k_cast_by_chance(c->to, (KDType)c->made, c->from, c->n, philox_key(s->seed, c->chance.id), c->first,
 			(uint64_t)(s->step + (c->chance.next && !s->skip)));
 }
 

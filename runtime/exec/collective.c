@@ -154,8 +154,8 @@ static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 	if (!layout_casts(flat))
 		return;
 	p->cast = (Cast){.to = p->to + p->x.me * p->slab * size_of(p->made), .from = rt->shard[row->unit][f],
-		.made = p->made, .given = flat->dtype, .n = p->slab, .chance = {.unit = row->unit, .flat = f,
-		.on = row->by_chance && flat->dtype == DT_F32 && dtype_is_half(p->made), .first = p->x.me * p->slab}};
+		.made = p->made, .given = flat->dtype, .n = p->slab, .unit = row->unit, .flat = f, .first = p->x.me * p->slab,
+		.chance.on = row->by_chance && flat->dtype == DT_F32 && dtype_is_half(p->made)};
 	p->x.source = p->to;
 	p->total = p->slab * p->x.n;
 	p->which = SLAB_OF_GIVER;

@@ -305,7 +305,7 @@ static void round_working_copy(const Rt *rt, int unit, int f)
 	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
 	int64_t n = layout_flat_numel(flat->numel, 1);
 	step_cast(rt, &(Cast){.to = half, .from = rt->p->optim.master[unit][f], .made = flat->bcast, .given = DT_F32,
-		.n = n, .chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}});
+		.n = n, .unit = unit, .flat = f, .chance = {.on = rt->model->by_chance, .next = true}});
 	if (half != copy)
 		step_cast(rt, &(Cast){.to = copy, .from = half, .made = flat->dtype, .given = flat->bcast, .n = n});
 }

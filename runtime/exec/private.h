@@ -28,12 +28,21 @@ void offload_after_update(const Rt *rt, int unit);
 
 /* ---- collective.c: what a collective does, as exchanges ---- */
 
-/* Which elements a cast rounds stochastically: those of a flat from its element `first` on, or, in a part of a cast
- * (chance_parts), those of parameter `id` from its element `first` on.  next: with the random numbers of the step after
- * this one. */
-typedef struct Chance { bool on, next; int unit, flat; uint64_t id; int64_t first; } Chance;
-/* n elements that are cast to the dtype in which they travel, before they are sent; to e4m3 by their scales. */
-typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; Chance chance; } Cast;
+/* How a cast rounds stochastically.  next: with the random numbers of the step after this one.  id: in a part of a cast
+ * (chance_parts), the parameter's. */
+typedef struct Chance { bool on, next; uint64_t id; } Chance;
+/* n elements that are cast to the dtype in which they travel, before they are sent: those of a flat from its element
+ * `first` on or, in a part of a cast, those of one parameter from its element `first` on.  To e4m3 they are divided by
+ * their scales (scales.c). */
+typedef struct Cast {
+	void *to;
+	const void *from;
+	DType made, given;
+	int64_t n;
+	int unit, flat;
+	int64_t first;
+	Chance chance;
+} Cast;
 /* One exchange of a collective, and what is made of the elements: copies side by side, or their sum. */
 typedef struct Part {
 	Exchange x;                 /* with one member nothing is exchanged: the work is done when the part begins */

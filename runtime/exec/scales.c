@@ -37,12 +37,12 @@ void scales_largest(const Rt *rt, float *most, int64_t stride)
 
 void scales_cast(const Rt *rt, const Cast *c, ScaledCast *use)
 {
-	int64_t first = c->chance.first;
+	int64_t first = c->first;
 	for (int k = 0; k < rt->model->n_scales; k++) {
 		const RtScale *s = &rt->model->scales[k];
 		LayoutRange part = part_of(rt->model, k, first, c->n);
 		int64_t skip = part.begin - first;
-		if (s->unit == c->chance.unit && s->flat == c->chance.flat && part.n)
+		if (s->unit == c->unit && s->flat == c->flat && part.n)
 			use((uint8_t *)c->to + skip, (const float *)c->from + skip, scales_at(rt, k), part.n);
 	}
 }

@@ -56,10 +56,10 @@ cudaStream_t streams_of(const Rt *rt, RtStream stream);
 bool streams_talk(const Rt *rt);
 /* Small messages of blocking collectives, on the sync stream, called between streams_sync_begin and streams_sync_end
  * where streams_talk. */
-/* Makes gathers that are issued from now on wait for the end of a blocking collective. */
-void streams_before_gathers(Rt *rt, int seq);
 void streams_gather(Rt *rt, void *all, const void *mine, int64_t bytes);
 void streams_broadcast(Rt *rt, void *at, int64_t bytes);
+/* Makes gathers that are issued from now on wait for the end of a blocking collective. */
+void streams_before_gathers(Rt *rt, int seq);
 /* These enclose every run of a program, captured or not: streams_fork makes the other streams wait for the compute
  * stream, streams_join makes it wait for them. */
 void streams_fork(Rt *rt);

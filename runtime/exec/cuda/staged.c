@@ -103,13 +103,10 @@ static void take_scales(const Rt *rt, Staged *s, cudaStream_t stream)
 	}
 }
 
-static bool is_scaled(const Rt *rt, const RtCollective *row)
+static bool divides(const Rt *rt, const RtCollective *row)
 {
 	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
-	for (int f = 0; row->kind == RT_ALL_GATHER && f < u->n_flats; f++)
-		if (dtype_is_scaled(u->flat[f].param))
-			return true;
-	return false;
+	return row->kind == RT_ALL_GATHER && layout_is_scaled(u->flat, u->n_flats);
 }
 
 /* Copies the step's scalars from the device, which alone knows its step. */
@@ -129,7 +126,7 @@ static void staged_finish(Rt *rt, const RtCollective *row, int seq, cudaStream_t
 	cuda_must(cudaEventSynchronize(s->sent[row->stream]), "what a collective sends does not arrive");
 	if (row->by_chance)
 		take_scalars(rt, s, stream);
-	if (is_scaled(rt, row))
+	if (divides(rt, row))
 		take_scales(rt, s, stream);
 	for (int k = 0; k < n; k++) {
 		Part part;

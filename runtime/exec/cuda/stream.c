@@ -78,7 +78,7 @@ static void wait_event(cudaStream_t s, cudaEvent_t e)
 static void cast_part(const Rt *rt, const Cast *c)
 {
 	if (c->chance.on)
-		k_device_cast_by_chance(c->to, (KDType)c->made, c->from, c->n, c->chance.id, c->chance.first, c->chance.next,
+		k_device_cast_by_chance(c->to, (KDType)c->made, c->from, c->n, c->chance.id, c->first, c->chance.next,
 			rt->scalars);
 	else
 		k_device_cast(c->to, (KDType)c->made, c->from, (KDType)c->given, c->n);

@@ -1,4 +1,5 @@
-/* runtime/exec/cuda/sync_kernels.cu: merges the batch norm statistics of all ranks, as exec/cpu/sync.c does.
+/* runtime/exec/cuda/sync_kernels.cu: merges batch norm statistics, and scales of weights, of all ranks, as
+ * exec/cpu/sync.c does.
  *
  * Every rank merges all messages in rank order and in f64, with one thread per channel, so all have equal bits; with
  * one rank the result equals the input. */

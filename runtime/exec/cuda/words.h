@@ -1,4 +1,5 @@
-/* runtime/exec/cuda/words.h: the small kernels of collectives: counters of the watchdog, statistics of batch norms. */
+/* runtime/exec/cuda/words.h: the small kernels of collectives: counters of the watchdog, statistics of batch norms,
+ * scales of weights. */
 #ifndef SHARDC_RUNTIME_CUDA_WORDS_H
 #define SHARDC_RUNTIME_CUDA_WORDS_H
 
