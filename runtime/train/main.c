@@ -586,6 +586,7 @@ static void print_help(Session *s)
 int rt_main(int argc, char **argv, const RtModel *model)
 {
 	open_standard_files();
+	device_unbind();
 	spin_briefly(argv);
 	const char *slash = strrchr(argv[0], '/');
 	prctl(PR_SET_NAME, slash ? slash + 1 : argv[0]); /* because a process started as /proc/self/exe is called "exe" */
