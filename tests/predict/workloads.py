@@ -20,7 +20,7 @@ from models import Case  # noqa: E402
 LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
 STEPS, WARM = 24, 3  # of a run; those that are left out
-AGREE, RUNS = 0.02, 8  # how near the two fastest runs are in the end, or so many are made
+AGREE = 0.02  # so near the two fastest runs are in the end
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
 
@@ -116,14 +116,11 @@ class Program:
         self.least[ranks] = min(self.runs[ranks])
         return step
 
-    def settle(self, ranks, cores):
-        """Runs until the two fastest runs agree: what else the machine does slows whole runs, here by up to a half, and
+    def settled(self, ranks):
+        """Whether the two fastest runs agree: what else the machine does slows whole runs, here by up to a half, and
         nothing makes one faster."""
-        for _ in range(RUNS):
-            self.run(ranks, cores)
-            fast = sorted(self.runs[ranks])[:2]
-            if len(fast) == 2 and fast[1] <= fast[0] * (1 + AGREE):
-                break
+        fast = sorted(self.runs[ranks])[:2]
+        return len(fast) == 2 and fast[1] <= fast[0] * (1 + AGREE)
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
@@ -144,10 +141,13 @@ def cores_of(machine):
 
 def calibrate(shardc, folder, machine, names):
     """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches; what is
-    there already becomes faster where it is now."""
+    there already becomes faster where it is now.  Returns how far the median step was from the fastest, at most."""
     if not machine.exists():
         print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
+    disturbed = 0
     for name in names:
         for half in (False, True):
             said = call(shardc, "calibrate", "-o", machine, *words_of(name, half, folder))
             print(f"{name}{' at half its batch' if half else ''}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
+            disturbed = max(disturbed, int(re.search(r"at most (\d+)% between", said)[1]) / 100)
+    return disturbed
