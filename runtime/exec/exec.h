@@ -93,8 +93,8 @@ bool device_has_snapshot(const Rt *rt);
 enum { THREADS_MAX = 4096 };
 void device_set_threads(int64_t n); /* 0: leaves the number as it is */
 int device_threads(void);
-/* With OMP_PROC_BIND or OMP_PLACES OpenMP binds the first thread to one processor as soon as it is loaded.  All that this
- * thread starts would have that one alone: gives it those of all places again.  Threads of kernels stay bound. */
+/* With OMP_PROC_BIND or OMP_PLACES OpenMP binds the first thread to one processor as soon as it is loaded.  All that
+ * this thread starts would have that one alone: gives it those of all places again.  Threads of kernels stay bound. */
 void device_unbind(void);
 
 /* ---- slices.c: which elements of a tensor a rank holds ---- */
