@@ -1,24 +1,19 @@
-/* passes/epilogue.c: on GPUs, lets products compute what follows them: GELU, its gradient, and bias gradients.
+/* passes/epilogue.c: lets products compute what follows them: GELU, its gradient, and bias gradients.
  *
  * Requires SHARD; behind all that makes, joins or splits products and behind fp8, whose products have no epilogue, and
  * before schedule, which orders ops by what is live.  Ensures that of 16-bit products by weights
  *   one that makes the operand x of a gelu (tanh form) makes gelu(x), too, if x is kept for backward;
  *   one that makes the gradient of a gelu multiplies it with gelu'(x), if nothing else reads it;
- *   one that gives the gradient of a weight gives the sums of the columns of dy, too: the gradient of the bias.
- * Each saves a launch and passes over a tensor: x is not read again, dy is neither written nor read between product and
- * gelu, and not read once more for its sums.  It costs nothing but that gelu(x) is kept for backward, where pass fuse
- * else makes it again beside the gradient: so fuse asks here (epilogue_takes), and leaves such ops apart.
+ *   one that gives the gradient of a weight gives the sums of the columns of dy, too: the gradient of the bias;
+ * each where that is the cheapest place for it (epilogue_cost.h).  What a product is to compute is no loop, and gelu(x)
+ * is kept for its gradient in a product, where a loop would make it again: so pass fuse asks here.
  *
- * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone.  GPUs before Hopper keep
- * the loop of GELU: the activation is taken to cost a product more there, which is not measured.  oneDNN has no such
- * products, so CPUs keep their loops. */
+ * cublasLt computes these for rows of a multiple of 8 elements, GELU in the tanh form alone. */
 #include "ir/epilogue.h"
+#include "passes/epilogue_cost.h"
 #include "passes/passes.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-enum { MULTIPLE = 8, SINCE = 90 };
+enum { MULTIPLE = 8 };
 
 /* ---- what a product can compute ---- */
 
@@ -46,13 +41,6 @@ static Op *product_of(Value *v)
 static bool has_epilogues(Module *m, const Options *o)
 {
 	return options_cuda(o) && !ir_train(m)->check_nan;
-}
-
-static bool has_gelu(Module *m, const Options *o)
-{
-	const char *arch = o->target.arch ? o->target.arch : "";
-	bool old = !strncmp(arch, "sm_", 3) && atoi(arch + 3) < SINCE;
-	return has_epilogues(m, o) && o->precision.matmul_dtype != MATMUL_FP8 && !old;
 }
 
 /* Whether a loop reads v, which could make it as well. */
@@ -87,25 +75,51 @@ static bool takes_gelu_grad(const Op *op)
 		&& value_whole(op_in(op, 0)) == op_in(op, 0);
 }
 
-static bool makes_for_loop(const Op *op)
+/* ---- where it is computed ---- */
+
+static Where cheapest(Module *m, Follower what, bool in_product, const Type *t, const Options *o)
 {
-	return is_in_loop(op->out[0]);
+	unsigned may = 1u << (what == OF_SUMS ? IN_APART : IN_LOOP);
+	if (in_product && has_epilogues(m, o))
+		may |= 1u << IN_PRODUCT;
+	return epilogue_where(&epilogue_rates[epilogue_target(o)], what, may, t);
 }
 
-/* The other of the pair that reads x: gelu, or its gradient. */
-static const Op *partner_of(const Op *op)
+/* Whether the product of its operand is to compute op.  Pass fp8 comes after fuse, which asks as well. */
+static bool is_for_product(Module *m, const Op *op, const Options *o)
 {
-	for (const Use *u = op_in(op, 0)->uses; u; u = u->next)
-		if (u->op != op && u == &u->op->in[0] && (op->kind == OP_GELU ? takes_gelu_grad(u->op) : takes_gelu(u->op)))
-			return u->op;
-	return NULL;
+	bool grad = op->kind == OP_GELU_GRAD, served = grad ? takes_gelu_grad(op) : takes_gelu(op);
+	return served && o->precision.matmul_dtype != MATMUL_FP8
+		&& cheapest(m, grad ? OF_GELU_GRAD : OF_GELU, true, &op->out[0]->type, o) == IN_PRODUCT;
 }
 
 bool epilogue_takes(Module *m, const Op *op, const Options *o)
 {
-	bool may = (takes_gelu(op) || takes_gelu_grad(op)) && has_gelu(m, o);
-	const Op *partner = may ? partner_of(op) : NULL;
-	return partner && !makes_for_loop(op) && !makes_for_loop(partner);
+	return is_for_product(m, op, o) && !is_in_loop(op->out[0]); /* which would compute it by the way */
+}
+
+bool epilogue_keeps(Module *m, const Op *op, const Options *o)
+{
+	for (const Use *u = op->kind == OP_GELU ? op_in(op, 0)->uses : NULL; u; u = u->next)
+		if (u->op->kind == OP_GELU_GRAD && u == &u->op->in[0] && epilogue_takes(m, u->op, o))
+			return true;
+	return false;
+}
+
+/* ---- what was chosen ---- */
+
+/* By what is computed: how many there are, how many products compute; and what this saves. */
+typedef struct Tally { const EpilogueRates *rates; int all[FOLLOWERS], n[FOLLOWERS]; EpilogueCost saved; } Tally;
+
+static void count(Tally *t, Follower what, const Type *type)
+{
+	EpilogueCost was = epilogue_cost(t->rates, what, what == OF_SUMS ? IN_APART : IN_LOOP, type);
+	EpilogueCost now = epilogue_cost(t->rates, what, IN_PRODUCT, type);
+	t->n[what]++;
+	t->saved.moved += was.moved - now.moved;
+	t->saved.kept += was.kept - now.kept;
+	t->saved.more += was.more - now.more;
+	t->saved.launches += was.launches - now.launches;
 }
 
 /* ---- GELU ---- */
@@ -117,8 +131,6 @@ static Attr *with_epilogue(Module *m, const Op *product, Epilogue e)
 
 static bool fuse_gelu(Module *m, Op *gelu)
 {
-	if (!takes_gelu(gelu))
-		return false;
 	Value *x = op_in(gelu, 0), *y = gelu->out[0];
 	Op *product = x->op;
 	Value *in[] = {op_in(product, 0), op_in(product, 1), op_in(product, 2)};
@@ -145,8 +157,6 @@ static bool reshards_between(const Op *from, const Op *to)
 
 static bool fuse_gelu_grad(Module *m, Op *grad)
 {
-	if (!takes_gelu_grad(grad))
-		return false;
 	Value *x = op_in(grad, 0), *dx = grad->out[0];
 	Op *product = op_in(grad, 1)->op;
 	bool later = x->op->section == product->section && x->op->order > product->order;
@@ -162,6 +172,14 @@ static bool fuse_gelu_grad(Module *m, Op *grad)
 	ir_remove(m, grad);
 	ir_remove(m, product);
 	return true;
+}
+
+static void fuse_one(Module *m, Op *op, Tally *t)
+{
+	Follower what = op->kind == OP_GELU ? OF_GELU : OF_GELU_GRAD;
+	Type type = op->out[0]->type;
+	if (what == OF_GELU ? fuse_gelu(m, op) : fuse_gelu_grad(m, op))
+		count(t, what, &type);
 }
 
 /* ---- sums ---- */
@@ -246,12 +264,13 @@ static void fuse_sums(Module *m, Op *op, int summed, Op *reduce)
 	ir_remove(m, reduce);
 }
 
-static bool add_sums(Module *m, Op *op)
+static bool add_sums(Module *m, Op *op, const Options *o, Tally *t)
 {
 	for (int i = 0; i < 2; i++) {
 		Op *reduce = sums_of(op, i);
-		if (!reduce)
+		if (!reduce || cheapest(m, OF_SUMS, true, &op_in(reduce, 0)->type, o) != IN_PRODUCT)
 			continue;
+		count(t, OF_SUMS, &op_in(reduce, 0)->type);
 		fuse_sums(m, op, i, reduce);
 		return true;
 	}
@@ -260,23 +279,52 @@ static bool add_sums(Module *m, Op *op)
 
 /* ---- the pass ---- */
 
+/* Whether op, or an op of its body, is of a kind. */
+static int count_kind(const Op *op, OpKind kind)
+{
+	int n = op->kind == kind;
+	for (const Op *in = op->body_first; in; in = in->next)
+		n += in->kind == kind;
+	return n;
+}
+
+static void count_all(Module *m, Tally *t)
+{
+	for (int s = SEC_FORWARD; s <= SEC_BACKWARD; s++)
+		IR_FOR_OPS(m, s, op) {
+			t->all[OF_GELU] += count_kind(op, OP_GELU);
+			t->all[OF_GELU_GRAD] += count_kind(op, OP_GELU_GRAD);
+			t->all[OF_SUMS] += op->kind == OP_REDUCE_SUM && s == SEC_BACKWARD && sums_rows(op, op_in(op, 0));
+		}
+}
+
+static void say(const Tally *t, Diag *d)
+{
+	if (t->all[OF_GELU] + t->all[OF_GELU_GRAD] + t->all[OF_SUMS])
+		diag_info(d, "epilogue", "products compute %d of %d GELUs, %d of %d gradients of them and %d of %d sums of "
+			"columns", t->n[OF_GELU], t->all[OF_GELU], t->n[OF_GELU_GRAD], t->all[OF_GELU_GRAD], t->n[OF_SUMS],
+			t->all[OF_SUMS]);
+	if (t->n[OF_GELU] + t->n[OF_GELU_GRAD] + t->n[OF_SUMS])
+		diag_info(d, "epilogue", "this saves %.0f bytes of memory traffic and %d launches, keeps %.0f bytes more for "
+			"backward, and takes products the time of %.0f bytes (rates of %s)", t->saved.moved, t->saved.launches,
+			-t->saved.kept, -t->saved.more, t->rates->id);
+}
+
 bool pass_epilogue(Module *m, const Options *o, Diag *d)
 {
-	int gelu = 0, sums = 0;
+	Tally t = {.rates = &epilogue_rates[epilogue_target(o)]};
 	VEC(Op *) gradients = {0};
-	if (!has_epilogues(m, o))
-		return true;
+	count_all(m, &t);
 	ir_number(m);
 	for (int s = SEC_FORWARD; s <= SEC_BACKWARD; s++)
 		IR_FOR_OPS_SAFE(m, s, op)
-			gelu += has_gelu(m, o) && (fuse_gelu(m, op) || fuse_gelu_grad(m, op));
+			if (is_for_product(m, op, o))
+				fuse_one(m, op, &t);
 	IR_FOR_OPS(m, SEC_BACKWARD, op)
 		if (gives_weight_gradient(op))
 			vec_push(m->arena, &gradients, op); /* sums that are removed stand anywhere */
 	for (int i = 0; i < gradients.n; i++)
-		sums += add_sums(m, gradients.at[i]);
-	if (gelu + sums)
-		diag_info(d, "epilogue", "products compute %d GELUs and gradients of them, and the sums for %d biases", gelu,
-			sums);
+		add_sums(m, gradients.at[i], o, &t);
+	say(&t, d);
 	return true;
 }

@@ -565,7 +565,7 @@ static void recompute_in_backward(Fuse *f)
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
 		int budget = MAX_RECOMPUTED;
 		Value *v = op->n_out == 1 ? op->out[0] : NULL;
-		if (v && is_read_in(v, SEC_BACKWARD) && !epilogue_takes(m, op, f->o) && is_recomputable(&r, v, v, &budget))
+		if (v && is_read_in(v, SEC_BACKWARD) && !epilogue_keeps(m, op, f->o) && is_recomputable(&r, v, v, &budget))
 			mark(&r, v, v);
 	}
 	place_clones(&r);

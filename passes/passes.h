@@ -109,9 +109,10 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
-/* epilogue.c: whether the product in front of a gelu, or of a gelu_grad, is to compute it, and pass fuse leaves it
- * apart. */
+/* epilogue.c: whether the product in front of a gelu, or of a gelu_grad, is to compute it, so that pass fuse leaves it
+ * apart; whether the result of a gelu is kept for backward, since a product computes the gradient. */
 bool epilogue_takes(Module *m, const Op *op, const Options *o);
+bool epilogue_keeps(Module *m, const Op *op, const Options *o);
 
 /* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */
 bool offload_has_block(const Options *o, int block, int n);
