@@ -70,6 +70,8 @@ typedef struct Emit {
 	Buf ops;         /* tables of ops.h */
 	Buf op_rows;     /* of the program whose sections are being written */
 	int n_op_rows;
+	Map *op_kernels; /* rows of the table of kernels -> their number, from 1 */
+	Buf kernel_rows;
 	Map *op_lists;   /* "first_step" -> its RtOps */
 	int n_checks;
 	int n_step, n_evaluation; /* collectives of the largest size */
@@ -145,6 +147,7 @@ int checks_write(Emit *e, Buf *out); /* returns how many there are */
 void ops_mark(Emit *e, const Op *op, int number, int first);
 void ops_end(Emit *e, const char *program);  /* ends the table of a program: "first_step" */
 const char *ops_list(const Emit *e, const char *program); /* "{ops_of_first_step, 12}" */
+int ops_kernels(const Emit *e); /* how many rows op_kernels of ops.h has */
 void ops_write(const Emit *e, Buf *out);
 
 /* ---- fused.c, tables.c, build.c ---- */

@@ -198,7 +198,7 @@ static const char step_places[] =
 	"#define PARAM(unit, flat, value) AT((char *)rt->param[unit][flat] + P_##value)\n"
 	"#define GRAD(unit, flat, value) AT((char *)rt->grad[unit][flat] + G_##value)\n"
 	"#define WORK AT(rt->work)\n"
-	"/* An op begins here, the next one of ops.h: --trace takes its time. */\n"
+	"/* An op begins here, the next one of ops.h: --trace and --time-ops take its time. */\n"
 	"#define OP (rt->trace ? rt_op(rt) : (void)0),\n"
 	"#undef P_tmpdir /* of stdio.h: a parameter may be called so */\n\n"
 	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
@@ -408,7 +408,7 @@ bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir
 		.several = largest->of[VARIANT_FIRST] ? largest : NULL, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = places_new(a),
 		.paths = map_new(a), .checks = ptrmap_new(a), .nodes = map_new(a), .events = ptrmap_new(a),
-		.op_lists = map_new(a)};
+		.op_lists = map_new(a), .op_kernels = map_new(a)};
 	int before = d->errors;
 	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */
 	for (int k = program->n - 1; k >= 0; k--)
@@ -418,7 +418,8 @@ bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir
 	bool ok = codegen_cuda(t) || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
-	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos, &e.ops, &e.op_rows};
+	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos, &e.ops, &e.op_rows,
+		&e.kernel_rows};
 	for (int i = 0; i < COUNT_OF(bufs); i++)
 		buf_free(bufs[i]);
 	arena_free(a);

@@ -480,6 +480,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.n_copies = %d,\n", e->n_copies);
 	buf_printf(out, "\t.step_ops = %s, .eval_ops = %s, .hash = UINT64_C(0x%016" PRIx64 "),\n", ops_list(e, "step"),
 		ops_list(e, "eval"), ir_program_hash(e->sizes));
+	if (ops_kernels(e))
+		buf_printf(out, "\t.kernels = op_kernels, .n_kernels = %d,\n", ops_kernels(e));
 	if (e->train->hook.file)
 		buf_printf(out, "\t.hook = &hook,\n");
 	if (n->outputs)

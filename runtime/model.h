@@ -55,10 +55,10 @@ typedef struct Model Model;
 
 /* Makes a model: maps all its memory, and reads the initial weights or a checkpoint. options: flags of the training
  * binary, "--name=value", NULL-terminated; NULL: none.  Flags for things that the caller does itself are refused:
- * --data, --tokens, --eval-data, --eval-tokens, --eval-every, --shuffle, --save-every, --log, --trace, --ranks,
- * --infer, --print-plan, --check-replicas. --save=DIR is the folder that model_save writes to if it is given none, and
- * that --resume=auto looks in. *out is set in any case: after an error only model_error and model_destroy may be called
- * with it.  All ranks. */
+ * --data, --tokens, --eval-data, --eval-tokens, --eval-every, --shuffle, --save-every, --log, --trace, --time-ops,
+ * --ranks, --infer, --print-plan, --check-replicas. --save=DIR is the folder that model_save writes to if it is given
+ * none, and that --resume=auto looks in. *out is set in any case: after an error only model_error and model_destroy
+ * may be called with it. All ranks. */
 MODEL_API int model_create(const char *const *options, Model **out);
 /* Frees everything; NULL is allowed.  Afterwards neither m nor any pointer that came from it may be used.  All ranks,
  * unless creating it failed. */

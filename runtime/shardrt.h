@@ -87,7 +87,12 @@ typedef struct RtOp {
 	int unit;              /* -1: none */
 	const char *name;      /* "matmul %qkv"; of a collective and of the wait for it "all_gather @h.1" */
 	const char *node;      /* from which it was made; "": none */
+	int kernel;            /* number of its row in RtModel.kernels, from 1; 0: none */
+	bool changes;          /* it writes what it reads: another call would have other operands */
 } RtOp;
+/* What ops of one kind, shape and dtype compute and move, each time, on one rank: GPUs.  text: kind, operands and
+ * results, as JSON has it between quotes; flops, dtype: of products. */
+typedef struct RtKernel { const char *text; double flops, bytes; DType dtype; } RtKernel;
 typedef struct RtOps { const RtOp *rows; int n; } RtOps; /* in the order in which the program passes the marks */
 
 typedef struct RtLoss {
@@ -186,6 +191,7 @@ typedef struct RtModel {
 	int n_copies;          /* CUDA: copies to and from memory of the host, at most, of a program */
 	RtOps step_ops, eval_ops;
 	uint64_t hash;         /* of the program: traces of another one have another number */
+	const RtKernel *kernels; int n_kernels;
 	const RtHook *hook;    /* NULL: gradients are reduced by the runtime */
 	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
 	const RtOutput *outputs; int n_outputs;

@@ -3,7 +3,7 @@
  *
  * A line of JSON for each: its name, and {"ms", "rate", "unit"}, the median of several series between two events.  A
  * product has "us", too: the microseconds of all algorithms that the library proposes, its first choice first (--tune
- * of programs).  Kernels of a model's step are measured in its step instead, by --trace.
+ * of programs).  Kernels of a model's step are measured by its program instead: --trace, and alone --time-ops.
  *
  * usage: micro [tiny]      tiny: of a few rows, for the emulation */
 #include <stdio.h>

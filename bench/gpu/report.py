@@ -4,7 +4,7 @@ Steps are medians over rounds.  Ratios are PyTorch's time over ours in the same 
 is over rounds, and the peer is the fastest configuration of PyTorch.  --expect adds the column of what was expected,
 from a file of {case: milliseconds}.  Of kernels, the share of the ceiling is the time that their products take at the
 best rate that was measured, or their bytes, whichever is longer, over the time they took; what was expected is the
-plan's.
+plan's.  Of kernels alone, in series, the ceilings are those of the same run of the same program.
 
 usage: report.py ROWS [--expect FILE]
 """
@@ -114,6 +114,26 @@ def traced(row, tops):
     return ["", f"## A step of {row['case']}, kernel by kernel", "", row["detail"], "", *table(head, body)]
 
 
+def calls_of(rows, case):
+    """{kernel: milliseconds of a call in the traced step}."""
+    return {k["kernel"]: k["ms"] / k["calls"] for r in rows if "traced" in r and r["case"] == case
+            for k in r["traced"] if k["calls"]}
+
+
+def timed(row, rows):
+    """Those come first that take most of a step."""
+    in_step, body = calls_of(rows, row["case"]), []
+    for k in sorted(row["timed"], key=lambda k: -k["count"] * k["ms"]):
+        body.append([f"`{k['kernel'][:120]}`".replace("|", "\\|"), k["node"].replace("|", "\\|"), str(k["count"]),
+                     f"{k['ms']:.4f}", f"{k['least']:.4f} to {k['most']:.4f}",
+                     f"{in_step[k['kernel']]:.4f}" if k["kernel"] in in_step else "-", f"{k['count'] * k['ms']:.3f}",
+                     f"{k['rate']:,.0f} {k['unit']}" if k["ms"] else "-",
+                     "-" if k["percent"] is None else f"{k['percent']:.0f}"])
+    head = ["kernel", "first node", "in a step", "ms alone", "range", "ms in the step", "ms of all", "rate",
+            "% of the ceiling"]
+    return ["", f"## Kernels of {row['case']} alone, in series", "", row["detail"], "", *table(head, body)]
+
+
 def alone(row):
     body = [[a["name"], f"{a['ms']:.3f}", f"{a['rate']:,.0f} {a['unit']}", str(len(a["us"]) or "-"),
              f"{min(a['us']) / 1e3:.3f}" if a["us"] else "-"] for a in row["alone"]]
@@ -121,14 +141,15 @@ def alone(row):
 
 
 def attention(row, rows):
-    """PyTorch's back ends, and ours: that of the traced step, a call."""
+    """PyTorch's back ends, and ours: that of the traced step, a call, and in series."""
     body = []
     for case, backends in row["attention"].items():
-        for r in rows:
-            if "traced" in r and r["case"] == case:
-                took = {k["kernel"].split()[0]: k["ms"] / k["calls"] for k in r["traced"]}
-                body.append([case, "ours, in a step", *(f"{took[k]:.3f}" if k in took else "-"
-                                                        for k in ("attention", "attention_grad"))])
+        for key, who in (("timed", "ours, alone"), ("traced", "ours, in a step")):
+            for r in rows:
+                if key in r and r["case"] == case:
+                    took = {k["kernel"].split()[0]: k["ms"] / (k["calls"] if key == "traced" else 1) for k in r[key]}
+                    body.append([case, who, *(f"{took[k]:.3f}" if k in took else "-"
+                                              for k in ("attention", "attention_grad"))])
         for how, took in backends.items():
             body.append([case, how, *([took["refused"], "-"] if "refused" in took else
                                       [f"{took[k]:.3f}" for k in ("forward_ms", "backward_ms")])])
@@ -169,7 +190,8 @@ def report(rows, expected):
         text += products(r)
     text += memory([r for r in rows if "memory" in r])
     tops = [ceiling(rows, unit) for unit in ("TFLOP/s", "GB/s")]
-    shown = {"alone": alone, "traced": lambda r: traced(r, tops), "attention": lambda r: attention(r, rows),
+    shown = {"alone": alone, "traced": lambda r: traced(r, tops), "timed": lambda r: timed(r, rows),
+             "attention": lambda r: attention(r, rows),
              "counters": counters, "kernels": kernels}
     for key, show in shown.items():
         for r in rows:

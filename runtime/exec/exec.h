@@ -60,6 +60,10 @@ bool device_check(Rt *rt, Diag *d);
 bool device_map(Rt *rt, Diag *d);
 /* Calls the program's setup, in which primitives are created; all ranks call it.  False after a message. */
 bool device_setup(Rt *rt, Diag *d);
+/* --time-ops, after session_start; on GPUs only.  step: runs one step and waits for it; returns 0 or an exit code.
+ * Returns an exit code. */
+typedef int DeviceStep(void *context);
+int device_time_ops(Rt *rt, DeviceStep *step, void *context, Diag *d);
 void device_unmap(Rt *rt); /* also cleans up after a device_map that failed half-way */
 void device_layout(const Rt *rt, LayoutModel *layout); /* adds the parts of a plan that only the device knows */
 /* Makes a range of an arena accessible to the host until device_close: returns the memory itself, or a copy, which with

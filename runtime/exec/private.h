@@ -129,6 +129,10 @@ CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told
 /* The number of the collective that the current op issues or waits for.  Returns the op's mark, for trace_transfer; -1:
  * nothing is recorded. */
 int trace_seq(Rt *rt, int seq);
+/* While rt->trace is the result, each mark of a program calls `op`. */
+Trace *trace_marks(const Rt *rt, void (*op)(Rt *rt));
+/* Whether the path is free, or has an empty file, or one that begins so. */
+bool trace_may_replace(const char *path, const char *begin);
 /* What runs beside computing: the collectives of a stream (its RtStream), or copies to and from memory of the host. */
 enum { TRACE_OUT = RT_STREAMS, TRACE_IN, TRACE_BESIDE };
 /* A collective or a copy ran between two stamps; one thread records those of a row.  beside: which. */

@@ -38,6 +38,7 @@ typedef struct Transfer { int64_t begin, end, bytes; int mark; } Transfer;
 typedef struct Transfers { Transfer *at; int n, cap; } Transfers;
 
 struct Trace {
+	void (*op)(Rt *rt);  /* what a mark calls, instead of recording; NULL: it records */
 	int64_t first, last;
 	Chain compute, host;
 	Transfers beside[TRACE_BESIDE];
@@ -89,9 +90,20 @@ static void put_mark(Rt *rt, Chain *c, int64_t at, int row, int host)
 void rt_op(Rt *rt)
 {
 	Trace *t = rt->trace;
+	if (t->op) {
+		t->op(rt);
+		return;
+	}
 	if (t->next == t->n)
 		ice("a program has more than its %d ops", t->n);
 	put_mark(rt, &t->compute, trace_stamp(rt, COMPUTE), t->next++, NOTHING);
+}
+
+Trace *trace_marks(const Rt *rt, void (*op)(Rt *rt))
+{
+	Trace *t = NEW(rt->p->arena, Trace);
+	t->op = op;
+	return t;
 }
 
 void trace_host(Rt *rt, TraceHost what)
@@ -338,16 +350,15 @@ const char *trace_path(const Rt *rt, int rank, Arena *a)
 	return arena_printf(a, "%.*s.rank%d%s", stem, path, rank, path + stem);
 }
 
-/* Only an older trace, or an empty file, is replaced. */
-static bool may_replace(const char *path)
+bool trace_may_replace(const char *path, const char *begin)
 {
-	static const char begin[] = "{\"displayTimeUnit\"";
-	char head[sizeof(begin) - 1];
+	char head[40];
+	size_t n = strlen(begin);
 	struct stat st;
 	if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
 		return true;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool same = fd >= 0 && pread(fd, head, sizeof(head), 0) == sizeof(head) && !memcmp(head, begin, sizeof(head));
+	bool same = fd >= 0 && n <= sizeof(head) && pread(fd, head, n, 0) == (ssize_t)n && !memcmp(head, begin, n);
 	if (fd >= 0)
 		close(fd);
 	return same;
@@ -355,7 +366,7 @@ static bool may_replace(const char *path)
 
 static bool open_file(Trace *t, Arena *a, Diag *d)
 {
-	if (!may_replace(t->path)) {
+	if (!trace_may_replace(t->path, "{\"displayTimeUnit\"")) {
 		diag_error(d, t->path, "is there and is no trace: it is not replaced; give --trace another path, or remove it");
 		return false;
 	}

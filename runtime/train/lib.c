@@ -139,6 +139,7 @@ static bool check_options(const RtOptions *o, Diag *d)
 		{OPT_save_every, "call model_save when you want one"}, {OPT_log, "model_step returns what a log has"},
 		{OPT_trace, "the time between calls is the caller's; trace the binary, which runs the same program"},
 		{OPT_trace_steps, "it is of --trace"},
+		{OPT_time_ops, "it runs no steps; the binary has the same kernels"}, {OPT_time_budget, "it is of --time-ops"},
 		{OPT_print_plan, "model_bytes tells the sum"}, {OPT_infer, "this library trains"},
 		{OPT_check_replicas, "the binary compares when it ends"},
 		{OPT_version, "it is an option of the binary"}, {OPT_help, "it is an option of the binary"},

@@ -309,6 +309,25 @@ static int train(Run *run)
 	return code;
 }
 
+/* ---- --time-ops ---- */
+
+static int timed_step(void *context)
+{
+	Run *run = context;
+	session_step(&run->s, load_batch, &run->s);
+	session_result(&run->s);
+	return check_step(run);
+}
+
+/* At rate 0 updates compute what they always do, and weights stay as they are. */
+static int time_ops(Run *run)
+{
+	Session *s = &run->s;
+	s->p.optim.lr = (LrSchedule){.kind = SCHEDULE_CONSTANT};
+	session_size(s, data_size(&s->train, s->p.progress.samples, session_samples(s)));
+	return device_time_ops(&s->rt, timed_step, run, s->d);
+}
+
 /* ---- before the first step ---- */
 
 /* Says which size samples take whose lengths are not given. */
@@ -481,6 +500,8 @@ static int train_all(Run *run)
 	if (code)
 		return code;
 	idle_warn(s, true);
+	if (s->o.time_ops)
+		return !session_load(s, NULL) ? EXIT_INPUT : session_start(s) ? time_ops(run) : EXIT_RUN;
 	if (!session_load(s, NULL) || session_folder(s) || !open_trace(run) || !open_log(run))
 		return EXIT_INPUT;
 	if (!run->has_parent)
@@ -519,6 +540,22 @@ static int run_rank(Run *run)
 	return code;
 }
 
+/* Flags that want steps, or what comes of them. */
+static bool check_timed(const Session *s)
+{
+	static const OptionId wants_steps[] = {OPT_save, OPT_log, OPT_trace, OPT_eval_data, OPT_eval_tokens, OPT_accum,
+		OPT_check_replicas, OPT_infer};
+	const RtOptions *o = &s->o;
+	bool ok = true;
+	for (int i = 0; o->time_ops && i < COUNT_OF(wants_steps); i++)
+		if (o->given[wants_steps[i]]) {
+			diag_error(s->d, o->program, "--%s is refused with --time-ops, which trains nothing and keeps nothing",
+				option_info[wants_steps[i]].flag);
+			ok = false;
+		}
+	return ok;
+}
+
 /* Refuses combinations of flags that are of no use in the binary, though the library's model_load and model_save may
  * use them. */
 static bool check_flags(const Session *s)
@@ -529,7 +566,7 @@ static bool check_flags(const Session *s)
 		diag_error(s->d, o->program, "--strict needs --resume");
 	if (kind)
 		diag_error(s->d, o->program, "--save-kind needs --save DIR");
-	return !strict && !kind;
+	return check_timed(s) && !strict && !kind;
 }
 
 static int run_ranks(Run *run, int argc, char **argv)

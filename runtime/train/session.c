@@ -81,6 +81,13 @@ static bool check_flags(const Session *s)
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
 		{o->tune && !m->need_cuda, "--tune is refused: this program was compiled for the CPU"},
+		{o->time_ops && !m->need_cuda,
+			"--time-ops is refused: this program was compiled for the CPU, where --trace takes the time of each op"},
+		{o->time_ops && session_world(s) > 1, "--time-ops is refused with several ranks: it times the kernels of one"},
+		{o->time_ops && m->n_checks,
+			"--time-ops is refused: this program was compiled with --check-nan, whose checks are the host's"},
+		{o->text[OPT_time_budget] && !o->time_ops, "--time-budget needs --time-ops FILE.jsonl"},
+		{o->text[OPT_time_budget] && o->time_budget <= 0, "--time-budget needs more than 0 seconds"},
 		{o->text[OPT_comm_threads] && m->need_cuda,
 			"--comm-threads is refused: on a GPU collectives have streams of the device"},
 	};

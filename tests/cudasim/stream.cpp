@@ -679,6 +679,45 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 	return cudaSuccess;
 }
 
+cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags)
+{
+	sim_enter("cudaGraphCreate");
+	if (flags)
+		return sim_error(cudaErrorInvalidValue);
+	*graph = new CUgraph_st{{}, {}, NULL};
+	return cudaSuccess;
+}
+
+/* Copies the child's nodes, and puts one behind them that stands for all.  Nodes move when others are added, so the
+ * handle is that node's number, from 1, which only this function takes. */
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *before,
+	size_t n, cudaGraph_t child)
+{
+	sim_enter("cudaGraphAddChildGraphNode");
+	int first = (int)graph->nodes.size();
+	std::vector<int> roots, ends;
+	for (size_t i = 0; i < n; i++) {
+		uintptr_t number = (uintptr_t)before[i];
+		if (!number || number > (uintptr_t)first)
+			sim_die("cudaGraphAddChildGraphNode behind a node that is not of this graph");
+		roots.push_back((int)number - 1);
+	}
+	for (size_t i = 0; i < child->nodes.size(); i++) {
+		CUgraphNode_st copy = child->nodes[i];
+		for (int &b : copy.before)
+			b += first;
+		if (copy.before.empty())
+			copy.before = roots;
+		graph->nodes.push_back(copy);
+		ends.push_back(first + (int)i);
+	}
+	ends.insert(ends.end(), roots.begin(), roots.end());
+	int priority = child->nodes.empty() ? 0 : child->nodes[0].priority;
+	graph->nodes.push_back({"cudaGraphAddChildGraphNode", SimWork(), false, NULL, priority, ends, false});
+	*node = (cudaGraphNode_t)(uintptr_t)graph->nodes.size();
+	return cudaSuccess;
+}
+
 /* A device takes all nodes for equal without the flag.  No program wants that of streams that differ. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {

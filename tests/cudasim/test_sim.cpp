@@ -259,7 +259,20 @@ static void diamond(cudaStream_t a, cudaStream_t b, cudaEvent_t fork, cudaEvent_
 	LAUNCH(add, 4, 64, 0, a, y, (const float *)x[2], N);
 }
 
-static std::vector<float> run_diamonds(bool graph)
+/* A graph of n copies, each behind the one before it. */
+static cudaGraph_t copies_of(cudaGraph_t one, int n)
+{
+	cudaGraph_t all;
+	cudaGraphNode_t last = NULL;
+	cudaGraphCreate(&all, 0);
+	for (int i = 0; i < n; i++) {
+		cudaGraphNode_t before = last;
+		cudaGraphAddChildGraphNode(&last, all, i ? &before : NULL, i > 0, one);
+	}
+	return all;
+}
+
+static std::vector<float> run_diamonds(bool graph, int times)
 {
 	cudaStream_t a = new_stream(), b = new_stream();
 	cudaEvent_t fork, join;
@@ -278,7 +291,10 @@ static std::vector<float> run_diamonds(bool graph)
 		cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal);
 		diamond(a, b, fork, join, y, x, host);
 		cudaStreamEndCapture(a, &g);
-		cudaGraphInstantiate(&exec, g, 0);
+		cudaGraph_t all = times > 1 ? copies_of(g, times) : g;
+		cudaGraphInstantiate(&exec, all, 0);
+		if (all != g)
+			cudaGraphDestroy(all);
 		cudaGraphDestroy(g);
 	}
 	for (int round = 0; round < 10; round++) {
@@ -287,7 +303,7 @@ static std::vector<float> run_diamonds(bool graph)
 			host[i] = (float)((round * 31 + i * 7) % 100);
 		if (graph)
 			cudaGraphLaunch(exec, a);
-		else
+		for (int i = 0; !graph && i < times; i++)
 			diamond(a, b, fork, join, y, x, host);
 	}
 	cudaStreamSynchronize(a);
@@ -301,10 +317,12 @@ static std::vector<float> run_diamonds(bool graph)
 
 static void test_graphs(void)
 {
-	std::vector<float> eager = run_diamonds(false);
-	check(eager[1] != 0, "there is something to compare");
-	for (int i = 0; i < 10; i++)
-		check(run_diamonds(true) == eager, "a graph gives what its calls give");
+	std::vector<float> eager = run_diamonds(false, 1), thrice = run_diamonds(false, 3);
+	check(eager[1] != 0 && eager != thrice, "there is something to compare");
+	for (int i = 0; i < 10; i++) {
+		check(run_diamonds(true, 1) == eager, "a graph gives what its calls give");
+		check(run_diamonds(true, 3) == thrice, "a graph of copies gives what its calls give, one after the other");
+	}
 }
 
 /* ---- errors ---- */

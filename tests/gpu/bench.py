@@ -54,13 +54,16 @@ class Bench:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
         return json.loads(last[0])
 
-    def command(self, name, n, lr=1e-4, program=None):
+    def program(self, name, other=None):
+        """A program of a case, and its samples."""
         folder = self.work / name
         if not (folder / "labels.npy").exists():
             folder.mkdir(exist_ok=True)
             self.peer("data", name, folder)
-        return [self.machine.bin / (program or name), "--data", f"x={folder}/x.npy", "--data", f"labels={folder}/labels.npy",
-                "--steps", n, "--lr", lr, "--log", folder / "log.jsonl"]
+        return [self.machine.bin / (other or name), "--data", f"x={folder}/x.npy", "--data", f"labels={folder}/labels.npy"]
+
+    def command(self, name, n, lr=1e-4, program=None):
+        return [*self.program(name, program), "--steps", n, "--lr", lr, "--log", self.work / name / "log.jsonl"]
 
     def step(self, name, who):
         case = self.cases[name]
@@ -88,10 +91,7 @@ class Bench:
     def tuned(self, name):
         """The same with --tune; products: of each, the microseconds of all that the library proposes, its first first."""
         path = self.work / name / "tune.txt"
-        figures = self.ours(name, "--tune", path)
-        lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
-        timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
-        return dict(figures, products=[dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed])
+        return dict(self.ours(name, "--tune", path), products=products(path))
 
     def used(self, name):
         """What nvidia-smi says that a run uses, beside its plan.  The emulation counts what is allocated, to the byte."""
@@ -118,3 +118,10 @@ class Bench:
             raise Failed(f"{used} bytes were in use, the plan is {plan}")
         return (f"{used / 2**30:.2f} GiB in use, {more / 2**30:.2f} more than the plan, which the driver and libraries have",
                 dict(memory=name, plan=plan, used=used))
+
+
+def products(path):
+    """What --tune has measured: of each product the microseconds of all that the library proposes."""
+    lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
+    timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
+    return [dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed]

@@ -1,17 +1,19 @@
-"""Kernels: alone (micro, PyTorch's attention), and each of a step, by events, by ncu and by nsys.
+"""Kernels: alone (micro, --time-ops, PyTorch's attention), and each of a step, by events, by ncu and by nsys.
 
 What an op computes and moves is in cases.json, as shardc predicted it, so that a time becomes a rate.
 """
+import collections
 import csv
 import io
 import json
 import re
 import statistics
 
-from bench import SETTLE
+from bench import SETTLE, products
 from check import Failed, Skipped
 
 CEILINGS = ("square product", "copy by the driver")  # of micro
+SERIES, SMOKE = 30, 4  # seconds of --time-ops; under emulation
 TRACED = 5  # steps of a traced run, the last three of which are recorded
 METRICS = {"ms": "gpu__time_duration.sum", "dram": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
            "sm": "sm__throughput.avg.pct_of_peak_sustained_elapsed", "bytes": "dram__bytes.sum"}
@@ -33,6 +35,8 @@ class Kernels:
         for name in self.both:
             rows.do("A", f"kernels of {name}", 90, self.traced, name)
         rows.do("A", "PyTorch's attention", 90, self.attention)
+        for name in self.both:
+            rows.do("A", f"kernels alone, {name}", 120, self.timed, name)
 
     def profiles(self, rows):
         for name in self.cases:
@@ -61,6 +65,29 @@ class Kernels:
             a["us"] = [float(v) for v in a.get("us", "").split() if v != "-"]
         rates = {f"{a['name']}, {a['unit']}": a["rate"] for a in alone if a["name"] in CEILINGS}
         return "; ".join(f"{a['name']} {a['rate']:.0f} {a['unit']}" for a in alone), dict(alone=alone, ceilings=rates)
+
+    def timed(self, name):
+        """Each kernel of a step alone, in series, by the program itself, whose products take the quickest algorithms."""
+        case, path, tune = self.cases[name], self.work / name / "times.jsonl", self.work / name / "times.txt"
+        for file in (path, tune):
+            file.unlink(missing_ok=True)
+        status, text = self.machine.run([*self.bench.program(name), "--time-ops", path, "--tune", tune,
+                                         "--time-budget", SMOKE if self.bench.smoke else SERIES])
+        if status != 0:
+            raise Failed(f"exit {status}: {text.strip()[-600:]}")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        if rows[0]["program"] != case["program"]:
+            raise Failed(f"the program is {rows[0]['program']}; cases.json is of {case['program']}")
+        timed = [r for r in rows if "kernel" in r]
+        wanted, found = collections.Counter(op[1] for op in case["ops"]), {r["kernel"]: r["count"] for r in timed}
+        wrong = [kernel for kernel in {**wanted, **found} if wanted[kernel] != found.get(kernel, 0)]
+        if wrong:
+            raise Failed(f"{len(wrong)} of {len(wanted)} kernels have no series, or another count: {wrong[:5]}")
+        ceilings = {f"{r['ceiling']} of {r['size']} {r['dtype']}, {r['unit']}": r["rate"] for r in rows if "ceiling" in r}
+        ms = sum(r["count"] * r["ms"] for r in timed)
+        return (f"{ms:.2f} ms a step in {len(timed)} kernels, alone; "
+                + "; ".join(f"{what} {rate:.0f}" for what, rate in ceilings.items()),
+                dict(case=name, timed=timed, ceilings=ceilings, products=products(tune)))
 
     def attention(self):
         told = self.bench.peer("attention", script="peer_kernels.py")

@@ -176,6 +176,7 @@ static void test_usage(void)
 		{"--save-kind=whole --save d", "full, sharded or local"},
 		{"--hyper", "--hyper takes a value"},
 		{"--trace-steps 7:3", "the first not above the second"}, {"--trace-steps 0:3", "two numbers from 1"},
+		{"--time-budget=3", "--time-budget needs --time-ops"}, {"--time-ops t", "compiled for the CPU, where --trace"},
 		{"--trace-steps 3", "two numbers from 1"}, {"--trace-steps 3:4x", "two numbers from 1"},
 		{"--steps 2 --steps=3", "--steps is given twice, \"2\" and \"3\""},
 		{"--infer a b --infer c d", "--infer is given twice"},

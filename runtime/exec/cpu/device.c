@@ -57,6 +57,12 @@ static bool any_casts(const LayoutModel *l)
 	return false;
 }
 
+int device_time_ops(Rt *rt, DeviceStep *step, void *context, Diag *d)
+{
+	(void)rt, (void)step, (void)context, (void)d;
+	ice("--time-ops of a program for CPUs");
+}
+
 bool device_setup(Rt *rt, Diag *d)
 {
 	(void)d;

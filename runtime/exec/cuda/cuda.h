@@ -15,6 +15,7 @@ typedef struct CudaStep CudaStep;     /* step.c */
 typedef struct CudaGraphs CudaGraphs; /* graph.c */
 typedef struct CudaCopies CudaCopies; /* copies.c */
 typedef struct CudaTrace CudaTrace;   /* trace.c */
+typedef struct OpTimes OpTimes;       /* op_times.c */
 struct Backend;                       /* backend.h */
 
 /* Made by device_map.  Device memory consists of the plan's arenas; rt->p->memory.base has them all, and each is one
@@ -35,6 +36,7 @@ struct Cuda {
 	CudaGraphs *graphs;
 	CudaCopies *copies;
 	CudaTrace *trace;           /* NULL: none is written, or it has been */
+	OpTimes *times;             /* NULL: kernels are not timed alone */
 	/* Used by device.c: */
 	Segment *segments;          /* in ARENA_TABLES */
 	Group *groups;
@@ -53,6 +55,8 @@ const Group *cuda_groups(const Rt *rt);
 /* copies.c: called by step_open and step_close. */
 void copies_open(Rt *rt);
 void copies_close(Rt *rt);
+/* op_times.c: runs the program of a step op by op, and measures some. */
+void op_times_program(Rt *rt);
 /* Whether code for `arch` ("sm_90a") runs on a GPU of that compute capability.  sm_NNa runs on exactly NN, sm_NNf on
  * later ones of the same generation, too; sm_NN runs on NN and all later ones, since nvcc puts PTX beside it.  True for
  * other names, which do not name a GPU. */

@@ -4,7 +4,7 @@
  * Graphs never become invalid: what changes from step to step lies in memory at fixed addresses.  The only work of the
  * host that a replay leaves out is counting bytes, which streams_replay does.  Where the host has more to do in a
  * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time; with --trace, which
- * takes the time of every op, until the trace is written.
+ * takes the time of every op, until the trace is written; with --time-ops, whose graphs are of single ops.
  *
  * Kernels in a graph have the priority of the stream that they were captured from: those of collectives start before
  * what computing has waiting.
@@ -39,7 +39,8 @@ static bool replays(const Rt *rt)
 {
 	const RtOptions *o = rt->p->options;
 	bool asked = !o->text[OPT_cuda_graph] || o->cuda_graph;
-	return asked && rt->p->cuda->backend->captures && !rt->model->n_checks && !o->check_replicas && !rt->p->cuda->trace;
+	return asked && rt->p->cuda->backend->captures && !rt->model->n_checks && !o->check_replicas && !o->time_ops &&
+		!rt->p->cuda->trace;
 }
 
 static void call(Rt *rt, Program program)
@@ -81,6 +82,10 @@ static cudaGraphExec_t capture(Rt *rt, Program program)
 void graph_run(Rt *rt, Program program)
 {
 	Cuda *c = rt->p->cuda;
+	if (c->times) {
+		op_times_program(rt);
+		return;
+	}
 	struct ProgramGraph *g = &c->graphs->of[rt->p->size][program];
 	if (!replays(rt) || !g->warm) {
 		g->warm = true;

@@ -213,7 +213,8 @@ static void finish(Rt *rt, RtStream stream, int seq)
 void rt_record(Rt *rt, int event)
 {
 	const Ordered *o = rt->p->streams->now;
-	if (event <= o->n_recorded) /* else no collective waits for it */
+	/* Else no collective waits for it; with --time-ops, which captures ops one by one, the host waits instead. */
+	if (event <= o->n_recorded && !rt->p->cuda->times)
 		record(o->recorded[event], compute(rt));
 }
 
