@@ -100,20 +100,24 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 {
 	const Train *t = ir_train(m);
 	bool offloads = layout_offloads(layout);
-	const struct { bool is; const char *what; } unknown[] = {
-		{offloads && !machine->cuda, "reads and writes of the file of --offload"},
+	static const char leave_out[] = "plan without them, or without a machine";
+	const struct { bool is; const char *what, *instead; } unknown[] = {
+		{offloads && !machine->cuda, "reads and writes of the file of --offload", "which pages of it the system keeps "
+			"decides; plan with --offload=none for the least that a step takes, or without a machine for the bytes in "
+			"memory and in the file"},
 		{offloads && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine whose file has no "
-			"host.bandwidth"},
-		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth"},
-		{t->check_nan, "checks of --check-nan"},
-		{t->hook.file, "calls of the function of --comm-hook"},
-		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
+			"host.bandwidth", leave_out},
+		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth",
+			leave_out},
+		{t->check_nan, "checks of --check-nan", leave_out},
+		{t->hook.file, "calls of the function of --comm-hook", leave_out},
+		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi",
+			leave_out},
 	};
 	int before = d->errors;
 	for (int i = 0; i < COUNT_OF(unknown); i++)
 		if (unknown[i].is)
-			diag_error(d, "--machine", "the time of %s is not predicted; plan without them, or without a machine",
-				unknown[i].what);
+			diag_error(d, "--machine", "the time of %s is not predicted: %s", unknown[i].what, unknown[i].instead);
 	return d->errors == before;
 }
 
