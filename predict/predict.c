@@ -210,6 +210,13 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	return how;
 }
 
+static void add_bound(BoundAt *sum, const BoundAt *x, double times)
+{
+	sum->behind += times * x->behind;
+	sum->beside += times * x->beside;
+	sum->fewer += times * x->fewer;
+}
+
 bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d)
 {
 	Arena *a = arena_new();
@@ -219,22 +226,24 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 	bool ok = predict_accepts(one, how->plan->layout, m, d) && predict_divides(o, one->batch, d);
 	if (ok) {
 		LayoutMemory memory = pipeline_memory(v, o);
-		const Op *fullest[VARIANT_COUNT];
-		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, n, fullest)};
+		BoundLive live;
+		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, n, &live)};
 		for (int k = 0; k < VARIANT_COUNT; k++) {
 			double times = (double)predict_runs(n, (Variant)k);
 			if (times <= 0)
 				continue;
 			const Timeline *t = simulate(v->of[k], how, a);
-			Bound b = timeline_bound(t, (double)(limit - out->rigid));
+			Bound b = timeline_bound(t, v->of[k], (Variant)k, &live, (double)(limit - out->rigid));
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
 			out->forward += times * t->forward;
-			out->before += times * timeline_before(t, fullest[k]);
+			out->before += times * timeline_before(t, live.op[k]);
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
 			out->bound.copies += times * b.copies;
+			add_bound(&out->bound.fullest, &b.fullest, times);
+			add_bound(&out->bound.early, &b.early, times);
 			out->of = (PriceOf){m, t->rows, t->turns};
 		}
 		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;
