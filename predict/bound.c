@@ -62,10 +62,17 @@ typedef struct ExposedEnd {
 	double seconds;
 	double latency;      /* of it, that no byte takes */
 	double beside;       /* of it, what more computing could hide */
+	double moved;        /* what all its bytes take */
 } ExposedEnd;
 
-/* What is exposed in any order of forward's gathers (from the front), or of backward's reduces (from the end). */
-static ExposedEnd exposed_of(const Timeline *t, SectionKind section, Arena *a)
+static bool is_in_front(const Op *op, const Op *of)
+{
+	return op->section != of->section ? op->section < of->section : op->order < of->order;
+}
+
+/* What is exposed in any order of forward's gathers (from the front), or of backward's reduces (from the end); from:
+ * of these only what ops behind this one write, NULL: all. */
+static ExposedEnd exposed_of(const Timeline *t, SectionKind section, const Op *from, Arena *a)
 {
 	bool forward = section == SEC_FORWARD;
 	ExposedEnd x = {0};
@@ -74,7 +81,8 @@ static ExposedEnd exposed_of(const Timeline *t, SectionKind section, Arena *a)
 	PtrMap *seen = ptrmap_new(a);
 	for (int i = 0; i < t->n_slices; i++) {
 		const Slice *s = &t->slice[forward ? i : t->n_slices - 1 - i];
-		if (s->stream != TIMELINE_COMPUTE || s->waits || s->op->section != section)
+		if (s->stream != TIMELINE_COMPUTE || s->waits || s->op->section != section
+				|| (from && !is_in_front(from, s->op)))
 			continue;
 		double more = rate * first_elements(s->op, forward ? REGION_PARAM : REGION_GRAD, seen);
 		moved += more + (moved > 0 || more <= 0 ? 0 : latency);
@@ -84,28 +92,85 @@ static ExposedEnd exposed_of(const Timeline *t, SectionKind section, Arena *a)
 	}
 	x.latency = x.seconds > 0 ? latency : 0;
 	x.beside = x.seconds - first;
+	x.moved = MAX(moved - x.latency, 0);
 	return x;
 }
 
-Bound timeline_bound(const Timeline *t, double room)
+double timeline_before(const Timeline *t, const Op *op)
+{
+	double seconds = 0;
+	for (int i = 0; op && i < t->n_slices; i++) {
+		const Slice *s = &t->slice[i];
+		if (s->stream == TIMELINE_COMPUTE && !s->waits && is_in_front(s->op, op) && !op_is_again(s->op))
+			seconds += s->alone;
+	}
+	return seconds;
+}
+
+/* What stands behind an op in any order: computing, slower beside the bytes of gradients that are written there, and
+ * what is exposed of these. */
+static BoundAt bound_at(const Timeline *t, const Op *op, double fewer, Arena *a)
+{
+	double shared = 1 - 1 / t->machine->of[MACHINE_CONTENTION];
+	ExposedEnd end = exposed_of(t, SEC_BACKWARD, op, a);
+	return (BoundAt){.behind = t->alone - t->recomputed - timeline_before(t, op) + (end.latency + end.moved) * shared
+		+ end.seconds * (1 - shared), .beside = end.beside * (1 - shared), .fewer = fewer};
+}
+
+/* The op of forward with most bytes that a bus would not have copied by then; *bytes: that are live there.  NULL: none
+ * computes. */
+static const Op *earliest(const Timeline *t, Module *m, int64_t *bytes, Arena *a)
+{
+	Buffers *b = buffers_find(m, false, a);
+	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1);
+	double before = 0, most = -INFINITY;
+	const Op *found = NULL;
+	buffers_live(b, live);
+	for (int i = 0; i < t->n_slices; i++) {
+		const Slice *s = &t->slice[i];
+		if (s->stream != TIMELINE_COMPUTE || s->waits || s->op->section != SEC_FORWARD)
+			continue;
+		double late = (double)live[s->number] / t->machine->of[MACHINE_HOST] - before;
+		before += s->alone;
+		if (late > most) {
+			most = late;
+			found = s->op;
+			*bytes = live[s->number];
+		}
+	}
+	return found;
+}
+
+Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *live, double room)
 {
 	double slower = t->machine->of[MACHINE_CONTENTION];
 	double again = t->again_bytes ? t->again * MAX(1 - MAX(room, 0) / (double)t->again_bytes, 0) : 0;
 	double forward = t->moving[RT_STREAM_GATHER] - t->again, reduce = t->moving[RT_STREAM_REDUCE];
 	double fixed = t->alone + t->moving[RT_STREAM_SYNC];
 	if (!t->machine->cuda && !t->threads)
-		return (Bound){fixed + forward + again + reduce, fixed + forward + reduce, 0, 0};
+		return (Bound){.seconds = fixed + forward + again + reduce, .roomy = fixed + forward + reduce};
 	Arena *a = arena_new();
-	ExposedEnd front = exposed_of(t, SEC_FORWARD, a), end = exposed_of(t, SEC_BACKWARD, a);
-	arena_free(a);
+	ExposedEnd front = exposed_of(t, SEC_FORWARD, NULL, a), end = exposed_of(t, SEC_BACKWARD, NULL, a);
 	double beside = 1 - 1 / slower;
 	fixed += (front.latency + end.latency + forward) * beside + (front.seconds + end.seconds) / slower;
-	return (Bound){fixed + MAX(again, reduce) * beside, fixed + reduce * beside, end.beside / slower, t->copies_apart};
+	Bound b = {.seconds = fixed + MAX(again, reduce) * beside, .roomy = fixed + reduce * beside,
+		.beside = end.beside / slower, .copies = t->copies_apart};
+	int64_t bytes = 0;
+	const Op *early = t->machine->of[MACHINE_HOST] > 0 ? earliest(t, m, &bytes, a) : NULL;
+	b.fullest = bound_at(t, live->op[k], 0, a);
+	b.early = early ? bound_at(t, early, (double)(live->bytes - bytes), a) : b.fullest;
+	arena_free(a);
+	return b;
 }
 
 double bound_recomputing(const Bound *b, double again)
 {
 	return b->roomy + again - MIN(again, b->beside);
+}
+
+double bound_behind(const BoundAt *at, double again)
+{
+	return at->behind + again - MIN(again, at->beside);
 }
 
 /* The bytes of a parameter's gathered values or, of its gradient, of what backward writes. */
@@ -129,22 +194,6 @@ static int64_t least_whole(const Module *m, const LayoutRank *who)
 		}
 	}
 	return gathered + reduced;
-}
-
-static bool is_in_front(const Op *op, const Op *of)
-{
-	return op->section != of->section ? op->section < of->section : op->order < of->order;
-}
-
-double timeline_before(const Timeline *t, const Op *op)
-{
-	double seconds = 0;
-	for (int i = 0; op && i < t->n_slices; i++) {
-		const Slice *s = &t->slice[i];
-		if (s->stream == TIMELINE_COMPUTE && !s->waits && is_in_front(s->op, op) && !op_is_again(s->op))
-			seconds += s->alone;
-	}
-	return seconds;
 }
 
 /* Bytes of gradients that wait for the update in memory of their own, whatever the units are.  alone: of one
@@ -177,24 +226,25 @@ static int64_t grads_that_may(const Plan *plan, const LayoutMemory *memory)
 }
 
 int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, int64_t micro_batches,
-	const Op *fullest[VARIANT_COUNT])
+	BoundLive *live)
 {
 	bool alone = micro_batches == 1;
-	int64_t live = 0, may = alone ? grads_that_may(plan, memory) : 0;
+	int64_t may = alone ? grads_that_may(plan, memory) : 0;
 	Arena *a = arena_new();
+	*live = (BoundLive){0};
 	for (int k = 0; k < VARIANT_COUNT; k++) {
 		MemoryPeak peak = v->of[k] ? memory_peak(v->of[k], a) : (MemoryPeak){0};
-		fullest[k] = peak.op;
-		live = MAX(live, peak.bytes);
+		live->op[k] = peak.op;
+		live->bytes = MAX(live->bytes, peak.bytes);
 	}
 	const Op *op = NULL;
 	int64_t least = alone ? memory_least(v->of[VARIANT_ONLY], plan->layout, &plan->who, &op, a) : 0;
-	if (least > live)
-		fullest[VARIANT_ONLY] = op;
-	live = MAX(live, least);
+	if (least > live->bytes)
+		live->op[VARIANT_ONLY] = op;
+	live->bytes = MAX(live->bytes, least);
 	arena_free(a);
 	int64_t rest = memory->total - memory->gathered - memory->grads - memory->send - memory->activations;
-	return rest + MIN(live, memory->activations + may)
+	return rest + MIN(live->bytes, memory->activations + may)
 		+ MIN(waiting_gradients(plan, alone) + least_whole(v->of[VARIANT_ONLY], &plan->who),
 		memory->gathered + memory->grads - may + memory->send);
 }

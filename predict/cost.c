@@ -155,6 +155,16 @@ static Work cost_matmul(const Op *op, const LayoutRank *who)
 	return w;
 }
 
+/* Their results stand side by side, so only the last column of tiles of them all, and only the last wave, is not full:
+ * who has this part of the columns has no less of the tiles, and of the waves, than counted in fractions here. */
+void cost_join(Work *w, const Op *op)
+{
+	w->part = true;
+	w->tiles = numel(op->out[0]) / (TILE * TILE);
+	w->calls = 0;
+	w->bytes = MAX(w->bytes - bytes_of(op_in(op, 0)), 0);
+}
+
 /* Both scales are read by the way. */
 static Work cost_matmul_f8(const Op *op, const LayoutRank *who)
 {

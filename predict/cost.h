@@ -34,6 +34,7 @@ typedef struct Work {
 	double host;        /* those of states and rest that lie in memory of a GPU's host */
 	double special;     /* exponentials, logarithms, random numbers and the like */
 	double tiles;       /* of 128 x 128 results of products, which a GPU's processors share; 0: enough for all */
+	bool part;          /* of a larger product, whose waves it shares */
 	double keys;        /* of attention: that a query sees, on average */
 	double calls;       /* kernels that start one after the other */
 	DType dtype;        /* of the products */
@@ -41,6 +42,9 @@ typedef struct Work {
 } Work;
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);
+
+/* Makes it what op takes at least in one product with others that read the same first operand. */
+void cost_join(Work *w, const Op *op);
 
 /* Whether its products round to TF32, where a GPU's program may; measured kernels say of which precision they are. */
 static inline bool cost_rounds(const Work *w, bool tf32) { return tf32 && w->flops > 0 && w->dtype == DT_F32; }

@@ -100,20 +100,24 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 {
 	const Train *t = ir_train(m);
 	bool offloads = layout_offloads(layout);
-	const struct { bool is; const char *what; } unknown[] = {
-		{offloads && !machine->cuda, "reads and writes of the file of --offload"},
+	static const char leave_out[] = "plan without them, or without a machine";
+	const struct { bool is; const char *what, *instead; } unknown[] = {
+		{offloads && !machine->cuda, "reads and writes of the file of --offload", "which pages of it the system keeps "
+			"decides; plan with --offload=none for the least that a step takes, or without a machine for the bytes in "
+			"memory and in the file"},
 		{offloads && machine->cuda && !machine->of[MACHINE_HOST], "--offload on a machine whose file has no "
-			"host.bandwidth"},
-		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth"},
-		{t->check_nan, "checks of --check-nan"},
-		{t->hook.file, "calls of the function of --comm-hook"},
-		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
+			"host.bandwidth", leave_out},
+		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth",
+			leave_out},
+		{t->check_nan, "checks of --check-nan", leave_out},
+		{t->hook.file, "calls of the function of --comm-hook", leave_out},
+		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi",
+			leave_out},
 	};
 	int before = d->errors;
 	for (int i = 0; i < COUNT_OF(unknown); i++)
 		if (unknown[i].is)
-			diag_error(d, "--machine", "the time of %s is not predicted; plan without them, or without a machine",
-				unknown[i].what);
+			diag_error(d, "--machine", "the time of %s is not predicted: %s", unknown[i].what, unknown[i].instead);
 	return d->errors == before;
 }
 
@@ -206,6 +210,13 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	return how;
 }
 
+static void add_bound(BoundAt *sum, const BoundAt *x, double times)
+{
+	sum->behind += times * x->behind;
+	sum->beside += times * x->beside;
+	sum->fewer += times * x->fewer;
+}
+
 bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t limit, Played *out, Diag *d)
 {
 	Arena *a = arena_new();
@@ -215,22 +226,24 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 	bool ok = predict_accepts(one, how->plan->layout, m, d) && predict_divides(o, one->batch, d);
 	if (ok) {
 		LayoutMemory memory = pipeline_memory(v, o);
-		const Op *fullest[VARIANT_COUNT];
-		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, n, fullest)};
+		BoundLive live;
+		*out = (Played){.memory = memory, .rigid = bound_bytes(v, how->plan, &memory, n, &live)};
 		for (int k = 0; k < VARIANT_COUNT; k++) {
 			double times = (double)predict_runs(n, (Variant)k);
 			if (times <= 0)
 				continue;
 			const Timeline *t = simulate(v->of[k], how, a);
-			Bound b = timeline_bound(t, (double)(limit - out->rigid));
+			Bound b = timeline_bound(t, v->of[k], (Variant)k, &live, (double)(limit - out->rigid));
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
 			out->forward += times * t->forward;
-			out->before += times * timeline_before(t, fullest[k]);
+			out->before += times * timeline_before(t, live.op[k]);
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
 			out->bound.copies += times * b.copies;
+			add_bound(&out->bound.fullest, &b.fullest, times);
+			add_bound(&out->bound.early, &b.early, times);
 			out->of = (PriceOf){m, t->rows, t->turns};
 		}
 		out->samples = (double)(n * one->batch * how->plan->who.world) / out->seconds;

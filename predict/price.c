@@ -11,7 +11,7 @@
  * sum for so many bytes is at least that of fractions of items, which are taken in the order of seconds for a byte.
  *
  * Later passes save some of these ops: sums of two values, which norms compute, and moves count for nothing, and
- * products that pass merge may join for no more than as parts of one that leaves no processor idle. */
+ * products that pass merge may join for no more than their parts of one. */
 #include "predict/price.h"
 
 #include <math.h>
@@ -100,10 +100,8 @@ static double seconds_of(const Pricing *p, const Op *op)
 	Work w = cost_of(op, &p->who);
 	if (op->kind == OP_ADD || w.class == COST_MOVE)
 		return 0;
-	if (may_be_joined(op)) {
-		w.tiles = w.calls = 0;
-		w.bytes = MAX(w.bytes - (double)type_bytes(&op_in(op, 0)->type), 0);
-	}
+	if (may_be_joined(op))
+		cost_join(&w, op);
 	return p->of->turns * cost_seconds(p->of->machine, op, &w, p->of->rows,
 		p->o->precision.matmul_precision == MATMUL_TF32).seconds;
 }

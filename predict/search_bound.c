@@ -1,16 +1,20 @@
 /* predict/search_bound.c: the least time of a step that any plan takes of those that the search may choose.
  *
  * A plan without recomputation stands for all that recompute, and one that has all values on the device for all that
- * have some on the host, as far as the user left that open.  At the op at which most of it is live, the bytes above the
- * limit must be gone: some are computed again behind that op, the others were copied out in front of it and are copied
- * in behind it.  So a step takes as long as each of these at least:
+ * have some on the host, as far as the user left that open.  Both keep the order of all other ops.  At each op what is
+ * live in that plan and above the limit must be gone in the others: some bytes are computed again behind that op, since
+ * who computes them in front of it has them there; of the others the copies out have ended in front of it, since memory
+ * is free no sooner, and the copies in begin behind it.  So a step takes as long as each of these at least:
  *
  *   what is computed, values that are computed again included (bound.c);
  *   what is computed in front of that op, and the copies in;
- *   the copies out, and what is computed behind that op;
+ *   the copies out, and what stands behind that op: computing, slower beside the reduces of gradients that are written
+ *     there, and what of these is exposed in any order;
  *   both copies.
  *
- * The more is computed again the less is copied, and the bound is where the longest of the four is shortest. */
+ * That is so at the op at which most is live, and the third also at the op of forward whose bytes leave the copies out
+ * least time: what blocks leave is there when forward ends, and some time passes until backward begins to free it.  The
+ * more is computed again the less is copied, and the bound is where the longest of all is shortest. */
 #include "predict/searching.h"
 
 #include <math.h>
@@ -25,17 +29,21 @@ double search_price(const Search *s, const Trial *x, double bytes)
 typedef struct Freeing {
 	double least, most;          /* bytes that are computed again */
 	double copies;               /* seconds of all copies, if nothing is computed again */
-	double front, behind;        /* seconds of computing in front of the fullest op, and behind it; 0: copies need not
-	                                stand on both sides of it */
+	double front;                /* seconds of computing in front of the fullest op */
+	bool sides;                  /* copies stand on both sides of that op */
 } Freeing;
 
 static double least_with(const Search *s, const Trial *x, const Freeing *f, double again)
 {
 	const Bound *b = &x->of.bound;
+	const BoundAt *const at[] = {&b->fullest, &b->early};
 	double bus = s->m->of[MACHINE_HOST], moved = again * (double)search_micro_batches(s, x);
 	double more = again > 0 ? search_price(s, x, again) : 0, computing = bound_recomputing(b, more);
 	double way = f->copies > 0 ? MAX(f->copies / 2 - moved / bus, 0) : 0;
-	return MAX(MAX(computing, 2 * way), MAX(f->front + way, f->behind > 0 ? way + f->behind + more : 0));
+	double least = MAX(MAX(computing, 2 * way), f->front + way);
+	for (int i = 0; i < COUNT_OF(at) && f->sides; i++)
+		least = MAX(least, MAX(way - at[i]->fewer / bus, 0) + bound_behind(at[i], more));
+	return least;
 }
 
 /* All that is compared grows or falls ever more slowly with the bytes that are computed again, so the longest is
@@ -59,14 +67,14 @@ static Freeing freeing_to_host(const Search *s, const Trial *x, double lacks)
 {
 	double way = lacks * (double)search_micro_batches(s, x) / s->m->of[MACHINE_HOST];
 	double pinned = s->m->of[MACHINE_HOST_MEMORY] - (double)x->of.memory.host.total;
-	return (Freeing){MAX(lacks - pinned, 0), lacks, 2 * way, x->of.before, x->of.computing - x->of.before};
+	return (Freeing){MAX(lacks - pinned, 0), lacks, 2 * way, x->of.before, true};
 }
 
 /* And where they may not, or those lie there that the user says. */
 static Freeing freeing_here(const Trial *x, double lacks)
 {
 	double there = x->of.bound.copies > 0 ? (double)x->of.memory.host.activations : 0;
-	return (Freeing){lacks, lacks + there, x->of.bound.copies, 0, 0};
+	return (Freeing){lacks, lacks + there, x->of.bound.copies, 0, false};
 }
 
 double search_bound(Search *s, const Trial *x, const Options *o)

@@ -29,7 +29,7 @@ static double efficiency(const Machine *m, const Work *w)
 static double filled(const Machine *m, const Work *w)
 {
 	double p = m->of[MACHINE_PROCESSORS];
-	return m->cuda && w->tiles > 0 ? w->tiles / (p * ceil(w->tiles / p)) : 1;
+	return m->cuda && w->tiles > 0 && !w->part ? w->tiles / (p * ceil(w->tiles / p)) : 1;
 }
 
 /* The share of a host that one rank has while it runs, where machine files state what all its cores or one GPU do. */
@@ -47,8 +47,8 @@ double cost_at_peak(const Machine *m, const Work *w, MachineLayout l, bool tf32)
 /* A wave of tiles of a product takes its products and what a tile needs to begin and to end. */
 static double tiles_of_product(const Machine *m, const Work *w, double products)
 {
-	double waves = ceil(w->tiles / m->of[MACHINE_PROCESSORS]);
-	return products + waves * m->of[MACHINE_TILE];
+	double waves = w->tiles / m->of[MACHINE_PROCESSORS];
+	return products + (w->part ? waves : ceil(waves)) * m->of[MACHINE_TILE];
 }
 
 /* Tiles of attention wait for their exponentials.  A tile of queries begins, masks and ends in about the time of so

@@ -103,20 +103,35 @@ const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in 
 
 /* ---- bound.c ---- */
 
+/* An op in front of which bytes have to be gone: that at which most is live, or the one of forward that leaves least
+ * time to copy them out. */
+typedef struct BoundAt {
+	double behind;    /* seconds that no order has in front of it */
+	double beside;    /* of these, what values that are computed again may take for nothing */
+	double fewer;     /* bytes that are live there less than at the fullest op */
+} BoundAt;
 typedef struct Bound {
 	double seconds;   /* no order of these collectives, and no units, make a step shorter */
 	double roomy;     /* the same if there were room for all that backward gathers again */
 	double beside;    /* of it, seconds that values which are computed again may take for nothing */
 	double copies;    /* seconds of its copies to and from memory of the host, whatever is computed beside them */
+	BoundAt fullest, early;
 } Bound;
-/* room: bytes that gathered units may keep after forward so that backward need not gather them again. */
-Bound timeline_bound(const Timeline *t, double room);
-/* The same of plans that take `again` seconds or more for computing values again. */
+/* Where much is live. */
+typedef struct BoundLive {
+	const Op *op[VARIANT_COUNT]; /* of each program the op at which most is; NULL: there is none */
+	int64_t bytes;               /* that are live at the fullest of them */
+} BoundLive;
+/* m: the program of the timeline, and its number among the variants.  room: bytes that gathered units may keep after
+ * forward so that backward need not gather them again. */
+Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *live, double room);
+/* Of plans that take `again` seconds or more for computing values again, all behind an op: a step, and the part of it
+ * behind that op. */
 double bound_recomputing(const Bound *b, double again);
-/* Bytes that no units and no prefetch do without, if what is computed stays the same.  fullest: set to the op of each
- * program at which most is live, NULL where there is none. */
+double bound_behind(const BoundAt *at, double again);
+/* Bytes that no units and no prefetch do without, if what is computed stays the same. */
 int64_t bound_bytes(const Variants *v, const Plan *plan, const LayoutMemory *memory, int64_t micro_batches,
-	const Op *fullest[VARIANT_COUNT]);
+	BoundLive *live);
 /* The part of Timeline.alone in front of an op, but for what is computed again; 0 without an op. */
 double timeline_before(const Timeline *t, const Op *op);
 

@@ -30,7 +30,7 @@ OPTIONS = ["--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda"
 LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
 EXPOSED = 0.05      # of a step
 SLOWER = 1e-3       # of a step, that --wrap=auto may be behind the fastest
-SHORT = {40 << 30: 0.01, 36 << 30: 0.02, 30 << 30: 0.05, 24 << 30: 0.08}  # bytes of a rank on 8 GPUs: the gap that there may be
+SHORT = {40 << 30: 0.01, 36 << 30: 0.01, 30 << 30: 0.045, 24 << 30: 0.055}  # bytes of a rank on 8 GPUs: the gap that there may be
 RANKS = {"h100-8": 8, "h100-64": 64, "h100-1024": 1024}
 
 
