@@ -116,7 +116,6 @@ static void find_backwards(Fp8 *f, int section, PtrMap *found, bool ends(const O
 
 static bool makes_output(const Op *op) { return op->kind == OP_CROSS_ENTROPY || op->kind == OP_OUTPUT; }
 
-/* An accumulate of two operands adds their product. */
 static bool takes_gradient(const Op *op)
 {
 	return op->kind == OP_COLLECT || (op->kind == OP_ACCUMULATE && op->n_in < 2);
@@ -205,18 +204,24 @@ static bool find_gradient(const Fp8 *f, const Op *op, DType to[2])
 	return false;
 }
 
+/* An accumulate of two operands adds their product. */
+static bool is_product(const Op *op)
+{
+	return op->kind == OP_MATMUL || (op->kind == OP_ACCUMULATE && op->n_in == 2);
+}
+
 /* Whether a product that gives the gradient of a weight reads 8-bit floats, and of which types. */
 static bool chooses_gradient(Fp8 *f, const Op *op, DType to[2])
 {
-	bool product = op->kind == OP_MATMUL || (op->kind == OP_ACCUMULATE && op->n_in == 2);
-	return product && op->section == SEC_BACKWARD && !weight_of(op) && attr_get_int(op->attrs, "ta", 0) && fits(op)
-		&& (op->kind == OP_ACCUMULATE || ptrmap_get(f->collected, op->out[0])) && find_gradient(f, op, to);
+	return is_product(op) && op->section == SEC_BACKWARD && !weight_of(op) && attr_get_int(op->attrs, "ta", 0)
+		&& fits(op) && (op->kind == OP_ACCUMULATE || ptrmap_get(f->collected, op->out[0])) && find_gradient(f, op, to);
 }
 
-/* The same of a product by a weight. */
+/* The same of a product by a weight; where weights are multiplied with each other it is a gradient, too, and later
+ * micro-batches add it. */
 static bool chooses_weight(Fp8 *f, const Op *op, DType to[2])
 {
-	const Op *view = op->kind == OP_MATMUL ? weight_of(op) : NULL;
+	const Op *view = is_product(op) ? weight_of(op) : NULL;
 	if (!view)
 		return false;
 	intptr_t how = standing_of(f, view);

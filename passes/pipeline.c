@@ -134,6 +134,14 @@ static bool is_compacted_after(const PassInfo *p)
 	return p->run == pass_fuse || p->run == pass_prefetch;
 }
 
+/* Only the variant `only` evaluates.  Up to pass fp8 the others know what evaluations read of weights, so that all have
+ * one layout: a weight that an evaluation reads otherwise than forward does may keep a flat from 8 bits. */
+static void drop_eval(Module *m)
+{
+	while (m->variant != VARIANT_ONLY && m->last[SEC_EVAL])
+		ir_remove(m, m->last[SEC_EVAL]);
+}
+
 /* from_text: passes before p were not run in this process, so the text may violate what they ensure.  verify: the
  * module is verified behind p. */
 static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, const Options *o, Check *check,
@@ -151,6 +159,8 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, bool verify, c
 		return false;
 	}
 	m->level = p->to;
+	if (p->run == pass_fp8)
+		drop_eval(m);
 	if (verify && !ir_verify(m, from_text ? NULL : p->name, d)) {
 		diag_note(d, ir_where(m, (TextPlace){0}), "found after pass %s: the text lacks what passes before it ensure",
 			p->name);
@@ -282,8 +292,6 @@ static Module *clone(const Module *m, Variant variant, Sync sync)
 	Module *out = pipeline_copy(m);
 	out->variant = variant;
 	out->sync = sync;
-	while (out->last[SEC_EVAL]) /* only the variant `only` evaluates */
-		ir_remove(out, out->last[SEC_EVAL]);
 	return out;
 }
 
@@ -403,8 +411,11 @@ static bool fork_passes(Module *m, const Options *o, const PipelineView *v, cons
 	bool ended = false, quiet = d->quiet;
 	for (int i = 0; i < fork; i++)
 		ended = ended || todo.at[i] == last;
-	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && ok && !ended; k++)
+	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && ok && !ended; k++) {
 		out->of[k] = clone(m, (Variant)k, sync);
+		if (o->precision.matmul_dtype != MATMUL_FP8)
+			drop_eval(out->of[k]);
+	}
 	m->sync = sync;
 	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
 		show.variant = k == VARIANT_ONLY ? NULL : variant_text[k];
