@@ -492,14 +492,14 @@ static bool by_library(Emit *e, const Op *op, int at, const char *tensors)
 
 void lower_attention(Emit *e, const Op *op)
 {
-	if (refuse_mask(e, op, 0) || by_library(e, op, 0, "o0 o1 i0 i1 i2"))
+	if (refuse_mask(e, op, 0) || by_library(e, op, 0, "o0 o1 i0 i1 i2 i3"))
 		return;
 	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3 i4", "%s", attention_text(e, op, 0));
 }
 
 void lower_attention_grad(Emit *e, const Op *op)
 {
-	if (refuse_mask(e, op, 1) || by_library(e, op, 1, "o0 o1 o2 i0 i1 i2 i3 i6 i7"))
+	if (refuse_mask(e, op, 1) || by_library(e, op, 1, "o0 o1 o2 i0 i1 i2 i3 i4 i6 i7"))
 		return;
 	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6 i7", "%s", attention_text(e, op, 1));
 }

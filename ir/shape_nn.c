@@ -408,10 +408,10 @@ static bool check_chance(const Op *op, const Heads *n, Buf *err)
 static bool check_library(const Op *op, int first, Buf *err)
 {
 	DType q = shape_in(op, first)->dtype;
-	bool plain = !shape_in(op, first + 3) && !shape_in(op, first + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
-		&& !op_draws(op) && (q == DT_BF16 || q == DT_F16);
+	bool plain = !shape_in(op, first + 4) && attr_get_float(op->attrs, "softcap", 0) == 0 && !op_draws(op)
+		&& (q == DT_BF16 || q == DT_F16);
 	if (attr_get_int(op->attrs, "library", 0) && !plain)
-		return shape_wrong(err, "%s has library=1, which is for 16 bits without mask, documents, soft cap and dropout",
+		return shape_wrong(err, "%s has library=1, which is for 16 bits without documents, soft cap and dropout",
 			op_info[op->kind].text);
 	return true;
 }

@@ -317,10 +317,11 @@ K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL
 
-/* On CUDA alone: an attention that a library may serve, 16-bit, without masks, documents, soft cap and dropout, whose
- * rows all see a key (pass `attend`).  Where the library does not take it, k_attention_* above computes the same: lse
- * is the same number either way, so an attention and its gradient may be of different kernels.  Bits of equal
- * descriptors are equal in every run. */
+/* On CUDA alone: an attention that a library may serve, 16-bit, without documents, soft cap and dropout, whose band
+ * shows each row a key (pass `attend`); mask is NULL where the descriptor has none.  Where the library does not take
+ * it, and in heads with rows of which a mask hides every key, k_attention_* above computes the same: lse is the same
+ * number either way, so an attention and its gradient may be of different kernels.  Bits of equal descriptors are equal
+ * in every run. */
 typedef struct KAttentionDesc {
 	KDType dtype;          /* bf16 f16 */
 	KAttention a;
@@ -329,9 +330,10 @@ typedef struct KAttentionDesc {
 } KAttentionDesc;
 KPrim *k_attention_create(const KAttentionDesc *d);
 KPrim *k_attention_grad_create(const KAttentionDesc *d);
-void k_attention_run(KPrim *p, void *o, float *lse, const void *q, const void *k, const void *v, void *work);
+void k_attention_run(KPrim *p, void *o, float *lse, const void *q, const void *k, const void *v, const void *mask,
+	void *work);
 void k_attention_grad_run(KPrim *p, void *dq, void *dk, void *dv, const void *dy, const void *q, const void *k,
-	const void *v, const void *o, const float *lse, void *work);
+	const void *v, const void *mask, const void *o, const float *lse, void *work);
 
 /* x (B,H,T,D) in layout 0, (B,T,H,D) in layout 1; cos, sin (T, R/2), or (B, T, R/2) with cos_batched.  The first R of
  * the D dims are rotated.  y may be x. */

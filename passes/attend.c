@@ -2,12 +2,20 @@
  *
  * It marks what the library's kernels for attention serve: 16 bits, heads of a multiple of 8 elements up to 128, a
  * scale above 0, a band in which every row sees a key, rows that begin at multiples of 16 bytes.  Our own kernels
- * compute the rest: masks, whose rows may hide every key, documents, soft caps and dropout.
+ * compute the rest: documents, soft caps and dropout.
+ *
+ * A mask is a bias for the library, beside all keys or causal attention; gradients want whole tiles of rows and keys
+ * then.  What a mask adds does not matter: where its numbers hide every key of a row, the program finds that out and
+ * computes those heads by our own kernels.  Nor does it matter whether the mask trains: its gradient is made of the
+ * output and the log-sum-exps, by other ops.  Whether the library is faster there has not been measured, so `auto`
+ * leaves masks to our own.
  *
  * `auto` marks forward alone.  The library's gradient that has the same bits in every run writes the gradients of the
  * scores, four bytes of traffic for each pair of row and key, and plans as much memory: 1.5 GiB for 64 samples of 12
  * heads and 1024 tokens.  Ours keeps them in registers. */
 #include "passes/passes.h"
+
+#include "kernels/cuda/work.h"
 
 enum { MULTIPLE = 8, LONGEST = 128 };
 
@@ -28,6 +36,15 @@ static bool every_row_sees(const Op *op, Heads n)
 	return n.t > 1 && n.s > 1 && first && last;
 }
 
+/* Whether the library serves the op's mask, if it has one.  The band is without limits that hide nothing. */
+static bool mask_is_served(const Op *op, int at, Heads n)
+{
+	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
+	bool causal = (!left || left->i >= n.t - 1) && (!right || right->i == 0 || right->i >= n.s - 1);
+	bool whole = n.t % K_DNN_TILE == 0 && n.s % K_DNN_TILE == 0;
+	return !op_in(op, at + 3) || (causal && (whole || op->kind == OP_ATTENTION));
+}
+
 static bool rows_are_aligned(const Op *op, int at)
 {
 	for (int i = at; i < at + 3; i++)
@@ -45,7 +62,7 @@ static bool library_serves(const Op *op)
 	Heads n = heads_of(op, at);
 	DType type = op_in(op, at)->type.dtype;
 	bool sizes = n.d % MULTIPLE == 0 && n.dv % MULTIPLE == 0 && n.d <= LONGEST && n.dv <= LONGEST;
-	bool plain = !op_in(op, at + 3) && !op_in(op, at + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
+	bool plain = mask_is_served(op, at, n) && !op_in(op, at + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
 		&& attr_get_float(op->attrs, "scale", 1) > 0 && !op_draws(op);
 	return (type == DT_BF16 || type == DT_F16) && sizes && plain && type_numel(&op_in(op, at)->type) > 0
 		&& every_row_sees(op, n) && rows_are_aligned(op, at);
@@ -54,7 +71,7 @@ static bool library_serves(const Op *op)
 bool pass_attend(Module *m, const Options *o, Diag *d)
 {
 	const char *mark = "library";
-	int forward = 0, backward = 0, all = 0, served = 0;
+	int forward = 0, backward = 0, all = 0, served = 0, masked = 0;
 	if (!options_cuda(o))
 		return true;
 	for (int s = SEC_FORWARD; s < SEC_COUNT; s++)
@@ -67,7 +84,9 @@ bool pass_attend(Module *m, const Options *o, Diag *d)
 			if (!library_serves(op))
 				continue;
 			served++;
-			if (o->target.attention == ATTENTION_OWN || (grad && o->target.attention != ATTENTION_CUDNN))
+			bool asked = grad || op_in(op, grad + 3);
+			masked += op_in(op, grad + 3) != NULL;
+			if (o->target.attention == ATTENTION_OWN || (asked && o->target.attention != ATTENTION_CUDNN))
 				continue;
 			op->attrs = attr_int(m, op->attrs, mark, 1);
 			forward += !grad;
@@ -76,7 +95,8 @@ bool pass_attend(Module *m, const Options *o, Diag *d)
 	if (o->given.attention && !served)
 		diag_warn(d, "--attention", "is not used: the model has no attention that cuDNN would serve");
 	if (all)
-		diag_info(d, "attend", "of %d attentions and gradients cuDNN computes %d and %d, where it takes them", all,
-			forward, backward);
+		diag_info(d, "attend", "of %d attentions and gradients cuDNN computes %d and %d, where it takes them%s", all,
+			forward, backward, masked && o->target.attention == ATTENTION_AUTO
+			? "; it would take masks, too (--attention=cudnn)" : "");
 	return true;
 }

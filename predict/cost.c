@@ -216,6 +216,15 @@ static double seen(const Op *op, double t, double s)
 	return sum / ((double)rows * s);
 }
 
+/* What the library takes for a mask: a bias that one kernel writes, and kernels that look for rows without keys and, if
+ * there are none, end at once. */
+static void add_mask(Work *w, const Type *mask, double keys, bool grad)
+{
+	double biases = mask->rank ? (double)type_numel(mask) / (double)MAX(mask->dim[mask->rank - 1], 1) : 1;
+	w->bytes += 2 * 4 * biases * keys;
+	w->calls += grad ? 6 : 3;
+}
+
 static Work attend(const Op *op, int q, double products)
 {
 	const Type *a = &op_in(op, q)->type, *b = &op_in(op, q + 1)->type, *c = &op_in(op, q + 2)->type;
@@ -223,9 +232,12 @@ static Work attend(const Op *op, int q, double products)
 	double t = (double)a->dim[layout ? 1 : 2], s = (double)b->dim[layout ? 1 : 2];
 	double heads = (double)(a->dim[0] * a->dim[layout ? 2 : 1]), d = (double)(a->dim[3] + c->dim[3]) / 2;
 	double keys = s * seen(op, t, s), pairs = heads * t * keys;
-	return (Work){.class = COST_ATTENTION, .flops = 2 * products * pairs * d, .bytes = operands(op) + results(op),
+	Work w = {.class = COST_ATTENTION, .flops = 2 * products * pairs * d, .bytes = operands(op) + results(op),
 		.special = pairs, .keys = keys, .dtype = a->dtype, .calls = 1, .backward = q,
 		.library = attr_get_int(op->attrs, "library", 0)};
+	if (w.library && op_in(op, q + 3))
+		add_mask(&w, &op_in(op, q + 3)->type, s, q);
+	return w;
 }
 
 static Work cost_attention(const Op *op, const LayoutRank *who)

@@ -9,10 +9,10 @@ enum { ROWS = 8, THREADS = ROWS * WARP };
 template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(float *delta, float *shift, float *share,
 	const T *dy, const T *o, const float *lse, Attention a, int64_t rows, float unit)
 {
-	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
-	if (at >= rows)
+	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP, bh = at / a.t;
+	if (at >= rows || !head_wanted(a, (int)(bh / a.h), (int)(bh % a.h)))
 		return;
-	int64_t bh = at / a.t, from = head_at(a.o, (int)(bh / a.h), (int)(bh % a.h)) + at % a.t * a.o.row;
+	int64_t from = head_at(a.o, (int)(bh / a.h), (int)(bh % a.h)) + at % a.t * a.o.row;
 	bool empty = lse[at] == -INFINITY;
 	float sum = 0;
 	for (int i = (int)threadIdx.x % WARP; !empty && i < a.dv; i += WARP)
@@ -30,9 +30,9 @@ template <class T> static __global__ void __launch_bounds__(THREADS) coarse_rows
 	Attention a, int64_t rows)
 {
 	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
-	if (at >= rows || !(fabsf(x.lse[at]) > (float)K_LSE_COARSE) || isinf(x.lse[at]))
-		return;
 	int b = (int)(at / a.t / a.h), h = (int)(at / a.t % a.h), r = (int)(at % a.t);
+	if (at >= rows || !head_wanted(a, b, h) || !(fabsf(x.lse[at]) > (float)K_LSE_COARSE) || isinf(x.lse[at]))
+		return;
 	const T *q = x.q + head_at(a.q, b, h) + r * a.q.row, *keys = x.k + head_at(a.k, b, h / a.group);
 	float sum = 0, cap;
 	for (int s = first_key(a, r) + (int)threadIdx.x % WARP; s < end_key(a, r); s += WARP) {
@@ -49,6 +49,20 @@ template <class T> static __global__ void __launch_bounds__(THREADS) coarse_rows
 		share[at] = 1 / sum;
 }
 
+/* Marks the kv heads that have a row whose log-sum-exp is coarse, -inf or NaN; one warp a kv head of `rows` rows. */
+static __global__ void __launch_bounds__(THREADS) mark_heads(int *redo, const float *lse, int64_t heads, int64_t rows)
+{
+	int64_t head = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+	bool coarse = false;
+	if (head >= heads)
+		return;
+	for (int64_t i = threadIdx.x % WARP; i < rows; i += WARP)
+		coarse = coarse || !(fabsf(lse[head * rows + i]) <= (float)K_LSE_COARSE);
+	coarse = __any_sync(0xFFFFFFFFu, coarse);
+	if (threadIdx.x % WARP == 0)
+		redo[head] = coarse;
+}
+
 static int limit_of(bool has, int64_t limit)
 {
 	const int64_t most = 1 << 30; /* more than there are positions */
@@ -56,7 +70,7 @@ static int limit_of(bool has, int64_t limit)
 }
 
 /* What a call passes besides tensors of the element type. */
-struct Rest { const void *mask, *ids; uint64_t id; const StepScalars *scalars; };
+struct Rest { const void *mask, *ids; uint64_t id; const StepScalars *scalars; const int *redo; };
 
 static Attention attention_of(const KAttention *a, const Rest &x)
 {
@@ -87,6 +101,7 @@ static Attention attention_of(const KAttention *a, const Rest &x)
 	p.grad_k = place_of(a->layout, a->hk, a->s, a->d, a->dk_pitch);
 	p.grad_v = place_of(a->layout, a->hk, a->s, a->dv, a->dv_pitch);
 	p.o = place_of(a->layout, a->h, a->t, a->dv, 0);
+	p.redo = x.redo;
 	return p;
 }
 
@@ -130,19 +145,56 @@ template <class T> static void run_grad(Backward<T> x, const Rest &rest, const K
 /* Element types of kernels.h and of the kernels have the same representation. */
 template <class To, class From> static To *as(From *p) { return reinterpret_cast<To *>(p); }
 
+template <class E, class T> static void forward(T *o, float *lse, const T *q, const T *k, const T *v, const Rest &rest,
+	const KAttention *a)
+{
+	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, rest, a);
+}
+
+template <class E, class T> static void gradient(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v,
+	const T *o, const float *lse, const Rest &rest, const KAttention *a, void *work)
+{
+	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v),
+		as<const E>(o), lse, NULL, NULL, NULL}, rest, a, work);
+}
+
 #define K_DEFINE(T, E, t) \
 void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
 	const KAttention *a, uint64_t id, const StepScalars *s, void *) \
 { \
-	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, {mask, ids, id, s}, a); \
+	forward<E>(o, lse, q, k, v, {mask, ids, id, s, NULL}, a); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
 	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
-	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v), \
-		as<const E>(o), lse, NULL, NULL, NULL}, {mask, ids, id, s}, a, work); \
+	gradient<E>(dq, dk, dv, dy, q, k, v, o, lse, {mask, ids, id, s, NULL}, a, work); \
 }
 K_DEFINE(float, float, f32)
 K_DEFINE(uint16_t, Bf16, bf16)
 K_DEFINE(uint16_t, F16, f16)
 #undef K_DEFINE
+
+/* ---- behind a library ---- */
+
+static Rest marked(const void *mask, const KAttention *a, const float *lse, int *redo)
+{
+	int64_t heads = a->b * a->hk, rows = a->h / a->hk * a->t;
+	LAUNCH(mark_heads, (unsigned)ceil_div(heads, ROWS), THREADS, 0, k_stream, redo, lse, heads, rows);
+	return {mask, NULL, 0, NULL, redo};
+}
+
+void attention_redo(KDType type, uint16_t *o, float *lse, const uint16_t *q, const uint16_t *k, const uint16_t *v,
+	const void *mask, const KAttention *a, int *redo)
+{
+	Rest rest = marked(mask, a, lse, redo);
+	(type == K_BF16 ? forward<Bf16, uint16_t> : forward<F16, uint16_t>)(o, lse, q, k, v, rest, a);
+}
+
+void attention_grad_redo(KDType type, uint16_t *dq, uint16_t *dk, uint16_t *dv, const uint16_t *dy, const uint16_t *q,
+	const uint16_t *k, const uint16_t *v, const void *mask, const uint16_t *o, const float *lse, const KAttention *a,
+	int *redo, void *work)
+{
+	Rest rest = marked(mask, a, lse, redo);
+	(type == K_BF16 ? gradient<Bf16, uint16_t> : gradient<F16, uint16_t>)(dq, dk, dv, dy, q, k, v, o, lse, rest, a,
+		work);
+}

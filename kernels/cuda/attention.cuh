@@ -35,6 +35,7 @@ struct Attention {
 	uint64_t id;
 	int64_t heads, pre, rows;
 	const StepScalars *scalars;
+	const int *redo;       /* (B, HK), of a mask: 0 where kv heads are left as they are; NULL = all are computed */
 };
 
 template <class T> struct Forward { T *o; float *lse; const T *q, *k, *v; };
@@ -53,6 +54,15 @@ template <class T> void attention_mma_grad(const Backward<T> &x, const Attention
 template <class T> void attention_plain(const Forward<T> &x, const Attention &a, int b);
 template <class T> void attention_plain_grad(const Backward<T> &x, const Attention &a, int b, int hk);
 
+/* Of masked attentions that a library has computed, in attention.cu: computes all rows and keys of those kv heads anew
+ * that have a row whose log-sum-exp is coarse (K_LSE_COARSE), -inf or NaN.  The others' results stay as they are.
+ * redo: scratch, an int for each kv head of each sample.  Heads and rows as attention_mma takes them. */
+void attention_redo(KDType type, uint16_t *o, float *lse, const uint16_t *q, const uint16_t *k, const uint16_t *v,
+	const void *mask, const KAttention *a, int *redo);
+void attention_grad_redo(KDType type, uint16_t *dq, uint16_t *dk, uint16_t *dv, const uint16_t *dy, const uint16_t *q,
+	const uint16_t *k, const uint16_t *v, const void *mask, const uint16_t *o, const float *lse, const KAttention *a,
+	int *redo, void *work);
+
 /* What the kernels for tensor cores do besides the products and the band; each does what those before it do.  Registers
  * are scarce, so there is a kernel for each. */
 enum Kind { PLAIN, MASKED /* masks, documents, soft caps */, DROPPED };
@@ -62,6 +72,12 @@ static inline Kind kind_of(const Attention &a)
 }
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
+/* Whether a head of q is computed. */
+__device__ __forceinline__ bool head_wanted(const Attention &a, int b, int h)
+{
+	return !a.redo || a.redo[(b * a.h + h) / a.group];
+}
 
 __device__ __forceinline__ int64_t head_at(const Place &p, int b, int h) { return b * p.batch + h * p.head; }
 

@@ -43,6 +43,14 @@ static GraphTensor row_numbers(const Shared *x, int uid)
 	return graph_tensor(x->g, uid, CUDNN_DATA_FLOAT, per_row(x->a), packed(per_row(x->a)));
 }
 
+/* The bias, for all rows: those that share one have a stride of 0. */
+static GraphTensor bias(const Shared *x)
+{
+	BiasShape n = bias_shape(x->a);
+	return graph_tensor(x->g, AT_BIAS, CUDNN_DATA_FLOAT, {{n.b, n.h, x->a->t, x->a->s}},
+		{{n.h * n.t * n.s, n.t * n.s, n.t > 1 ? n.s : 0, 1}});
+}
+
 /* ---- the band ---- */
 
 static GraphTensor index_along(const Shared *x, GraphTensor scores, int64_t dim)
@@ -85,11 +93,12 @@ static GraphTensor in_band(const Shared *x, GraphTensor scores)
 
 /* ---- forward ---- */
 
-/* The scaled scores of all pairs. */
+/* The scaled scores of all pairs, with the bias. */
 static GraphTensor scores_of(const Shared *x, GraphTensor q, GraphTensor kt)
 {
 	GraphTensor raw = graph_matmul(x->g, q, kt, graph_virtual(x->g, CUDNN_DATA_FLOAT, per_pair(x->a)));
-	return graph_pair(x->g, CUDNN_POINTWISE_MUL, raw, x->scale);
+	GraphTensor scaled = graph_pair(x->g, CUDNN_POINTWISE_MUL, raw, x->scale);
+	return x->a->mask == K_MASK_NONE ? scaled : graph_pair(x->g, CUDNN_POINTWISE_ADD, scaled, bias(x));
 }
 
 void attention_graph(Graph *g, const KAttention *a, KDType type, bool stats)

@@ -1,7 +1,7 @@
 /* kernels/cuda/attention_graph.cuh: attention and its gradient as operation graphs of cuDNN, which its engines for
  * attention recognise and run as one kernel, the scores in registers (NVIDIA, cuDNN 8.9 and later).
  *
- * They serve the band alone: neither masks nor documents, soft caps, dropout; attention_dnn.cu decides.  Log-sum-exps
+ * They serve the band and a bias: neither documents nor soft caps, dropout; attention_dnn.cu decides.  Log-sum-exps
  * are the numbers of our own kernels (natural, of the scaled scores), so that an attention of cuDNN and a gradient of
  * ours fit each other, and the reverse.
  *
@@ -10,13 +10,14 @@
 #ifndef SHARDC_CUDA_ATTENTION_GRAPH_CUH
 #define SHARDC_CUDA_ATTENTION_GRAPH_CUH
 
+#include "kernels/cuda/attention_bias.cuh"
 #include "kernels/cuda/graph.cuh"
-#include "kernels/kernels.h"
 
-/* The tensors of a run.  delta (B,H,T) is f32 scratch; those from scale on are numbers of AttentionNumbers. */
+/* The tensors of a run.  delta (B,H,T) is f32 scratch, bias what a mask becomes; those from scale on are numbers of
+ * AttentionNumbers. */
 enum AttentionTensor {
-	AT_Q = 1, AT_K, AT_V, AT_O, AT_LSE, AT_DO, AT_DQ, AT_DK, AT_DV, AT_DELTA, AT_SCALE, AT_HIDDEN, AT_ONE, AT_RIGHT,
-	AT_LEFT, AT_TENSORS
+	AT_Q = 1, AT_K, AT_V, AT_O, AT_LSE, AT_DO, AT_DQ, AT_DK, AT_DV, AT_DELTA, AT_BIAS, AT_SCALE, AT_HIDDEN, AT_ONE,
+	AT_RIGHT, AT_LEFT, AT_TENSORS
 };
 
 struct AttentionNumbers { float scale, hidden, one, left; int32_t right; };

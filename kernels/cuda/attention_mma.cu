@@ -136,6 +136,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	SHARED(T, tiles); /* q, then two tiles each of k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
+	if (KIND == MASKED && !head_wanted(a, b, h))
+		return;
 	const T *k = own_chunk<D>(x.k + head_at(a.k, b, h / a.group), a.k.row);
 	const T *v = own_chunk<D>(x.v + head_at(a.v, b, h / a.group), a.v.row);
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];

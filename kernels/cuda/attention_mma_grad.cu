@@ -83,6 +83,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	float *known = reinterpret_cast<float *>(tiles + (2 * KEYS + 4 * TILE) * D);
 	int s0 = (int)blockIdx.x % blocks * KEYS, head = (int)blockIdx.x / blocks, hk = head % heads, b = head / heads;
 	int lane = (int)threadIdx.x % WARP, mine = (int)threadIdx.x / WARP * 16, col = lane % 4 * 2;
+	if (KIND == MASKED && !head_wanted(a, b, hk * a.group))
+		return;
 	int last = (s0 + KEYS < a.s ? s0 + KEYS : a.s) - 1, tile0 = first_row(a, s0) / TILE;
 	int all = (end_row(a, last) + TILE - 1) / TILE, tiles_each = all > tile0 ? all - tile0 : 0;
 	Ids ids = KIND != PLAIN && a.ids ? ids_of(a, b, s0, KEYS) : Ids{};
@@ -153,6 +155,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	SHARED(T, tiles); /* q, dy, then two tiles each of k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
+	if (KIND == MASKED && !head_wanted(a, b, h))
+		return;
 	const T *keys = x.k + head_at(a.k, b, h / a.group), *values = x.v + head_at(a.v, b, h / a.group);
 	int last = (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1, end = end_key(a, last), r = t0 + mine + lane / 4;
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
@@ -212,10 +216,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 		product_rounded<T, D>(dq, ds, now);
 	}
 	#pragma unroll
-	for (int m = 0; m < MT; m++)
-		#pragma unroll
-		for (int n = 0; n < D / 2; n++)
-			dq[m][n / 4][n % 4] *= a.scale;
+	for (int i = 0; i < MT * D / 2; i++)
+		dq[i / (D / 2)][i / 4 % (D / 8)][i % 4] *= a.scale;
 	store_rows<T, D>(x.dq + head_at(a.grad_q, b, h), a.grad_q.row, t0, a.t, a.d, tiles, mine, dq);
 }
 

@@ -9,14 +9,41 @@
 
 static inline int64_t kwork_cuda_none(const KWorkArgs *a) { (void)a; return 0; }
 
-/* Attention by cuDNN (library), whose forward keeps next to nothing.  Its gradient that gives the same bits in every
- * run keeps the gradients of the scores, in tiles of 128 x 128, and those of keys and values by query head where heads
- * are grouped; beside them the sums of dy o, one for each row. */
+/* Attention by cuDNN (library): where in work things begin.  With a mask there are marks of kv heads at the beginning,
+ * and the bias, f32 in rows of whole tiles.  rows: a float for each row, of gradients the sums of dy o, of a masked
+ * attention its log-sum-exps where nobody else wants them.  Behind it the library's scratch. */
 enum { K_DNN_WORK = 4096, K_DNN_TILE = 128 };
-static inline int64_t kwork_dnn_sums(int64_t rows) { return kwork_up(rows * 4, 256); }
-static inline int64_t kwork_cuda_attention(const KWorkArgs *a) { return a->library ? K_DNN_WORK : 0; }
+typedef struct KDnnPlaces { int64_t rows, bias, scratch; } KDnnPlaces;
 
-/* attention_grad (dy, q, k, v, ...) of any type keeps three floats for each row of dy. */
+/* kv_heads: of all samples; biases: rows of keys that the mask has, 0 = no mask. */
+static inline KDnnPlaces kwork_dnn_at(bool grad, int64_t kv_heads, int64_t rows, int64_t keys, int64_t biases)
+{
+	KDnnPlaces at = {0, 0, 0};
+	at.rows = biases > 0 ? kwork_up(kv_heads * 4, 256) : 0;
+	at.bias = at.rows + (grad || biases > 0 ? kwork_up(rows * 4, 256) : 0);
+	at.scratch = at.bias + biases * kwork_up(keys, K_DNN_TILE) * 4;
+	return at;
+}
+
+/* The same by operands: q is number `first`, k and v follow, then the mask, if there is one. */
+static inline KDnnPlaces kwork_dnn_places(const KWorkArgs *a, int first)
+{
+	const int64_t *q = a->in[first].dim, *k = a->in[first + 1].dim;
+	const KShape *mask = &a->in[first + 3];
+	int h = a->layout ? 2 : 1, t = a->layout ? 1 : 2;
+	int64_t biases = !mask->dim ? 0 : mask->rank > 1 ? kwork_numel(mask, 0, mask->rank - 1) : 1;
+	return kwork_dnn_at(first > 0, k[0] * k[h], q[0] * q[h] * q[t], k[t], biases);
+}
+
+/* Forward keeps next to nothing besides. */
+static inline int64_t kwork_cuda_attention(const KWorkArgs *a)
+{
+	return a->library ? kwork_capped(a, kwork_dnn_places(a, 0).scratch + K_DNN_WORK) : 0;
+}
+
+/* attention_grad (dy, q, k, v, ...) of any type keeps three floats for each row of dy.  The library's that gives the
+ * same bits in every run keeps the gradients of the scores, in tiles of 128 x 128, and those of keys and values by
+ * query head where heads are grouped. */
 static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a)
 {
 	int h = a->layout ? 2 : 1, t = a->layout ? 1 : 2;
@@ -27,8 +54,9 @@ static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a)
 	int64_t heads = q[0] * q[h], rows = q[t], s = kwork_up(k[t], K_DNN_TILE);
 	int64_t pairs = heads * kwork_up(rows, K_DNN_TILE) * s * 2;
 	int64_t apart = q[h] != k[h] ? heads * s * (k[3] + v[3]) * 2 : 0;
-	int64_t dnn = kwork_capped(a, kwork_dnn_sums(heads * rows) + pairs + apart + K_DNN_WORK);
-	return dnn > own ? dnn : own;
+	KDnnPlaces at = kwork_dnn_places(a, 1);
+	int64_t dnn = kwork_capped(a, at.scratch + pairs + apart + K_DNN_WORK);
+	return dnn > at.rows + own ? dnn : at.rows + own;
 }
 
 /* ---- products and convolutions: what the libraries may use ---- */

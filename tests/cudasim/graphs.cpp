@@ -149,7 +149,7 @@ static bool tensor_fits(const SimBackend *d)
 	bool both = one(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, false) && one(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, false);
 	return align > 0 && align % size_of(one(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT)) == 0 && !both
 		&& n == count(d, CUDNN_ATTR_TENSOR_STRIDES) && std::all_of(dim, dim + n, [](int64_t x) { return x > 0; })
-		&& std::all_of(stride, stride + n, [](int64_t x) { return x > 0; });
+		&& std::all_of(stride, stride + n, [](int64_t x) { return x >= 0; });
 }
 
 static SimNode node_of(const SimBackend *d)
@@ -303,7 +303,7 @@ static bool dims_fit(const SimGraph &g, const SimOp &op)
 		&& x.dim[2] == y.dim[2] && x.dim[3] == b.dim[2] && b.dim[3] == y.dim[3];
 }
 
-/* Whether every virtual tensor is made before it is read, and once. */
+/* Whether every virtual tensor is made before it is read, and once; and each element that is made is another one. */
 static bool order_fits(const SimGraph &g)
 {
 	std::map<int64_t, int> made;
@@ -311,7 +311,8 @@ static bool order_fits(const SimGraph &g)
 		for (int64_t uid : {op.x, op.b, op.t})
 			if (uid && g.tensor.at(uid).is_virtual && !made[uid])
 				return false;
-		if (made[op.y]++)
+		const SimNode &y = g.tensor.at(op.y);
+		if (made[op.y]++ || std::count(y.stride, y.stride + y.n, 0))
 			return false;
 	}
 	return true;

@@ -50,13 +50,13 @@ static void close_to(const char *name, const Attn *c, const uint16_t *got, const
 	case_close(name, case_widened(got, n, c->type), wide(want, n), n, 2 * case_half_bound(c->type));
 }
 
-static bool by_library(const KPrim *p) { return strncmp(k_prim_impl(p), "cudnn:", 6) == 0; }
+bool cuda_by_library(const KPrim *p) { return strncmp(k_prim_impl(p), "cudnn:", 6) == 0; }
 
 static void check_grad(const Attn *c, KPrim *p, const uint16_t *o, const float *lse, void *work)
 {
 	uint16_t *dq = case_alloc(c->nq * 2), *dk = case_alloc(c->nk * 2), *dv = case_alloc(c->nv * 2);
 	CASE_SAME_BITS("attention_grad of a primitive", dq, c->nq * 2,
-		k_attention_grad_run(p, dq, dk, dv, c->dy, c->q, c->k, c->v, o, lse, work));
+		k_attention_grad_run(p, dq, dk, dv, c->dy, c->q, c->k, c->v, NULL, o, lse, work));
 	close_to("attention_grad of a primitive: dq", c, dq, c->dq, c->nq);
 	close_to("attention_grad of a primitive: dk", c, dk, c->dk, c->nk);
 	close_to("attention_grad of a primitive: dv", c, dv, c->dv, c->nv);
@@ -76,11 +76,11 @@ static void check_columns(const Attn *c, int64_t work_bytes, const uint16_t *o, 
 	case_put_columns(in, pitch, 8 + q, c->k, tokens, k, 2);
 	case_put_columns(in, pitch, 8 + q + k, c->v, tokens, v, 2);
 	KPrim *forward = k_attention_create(&d), *grad = k_attention_grad_create(&d);
-	k_attention_run(forward, y, got, in + 8, in + 8 + q, in + 8 + q + k, work);
+	k_attention_run(forward, y, got, in + 8, in + 8 + q, in + 8 + q + k, NULL, work);
 	case_equal("attention of a primitive, of columns", y, o, c->no * 2);
 	case_equal("attention of a primitive, of columns: lse", got, lse, c->rows * 4);
-	k_attention_grad_run(grad, out + 8, out + 8 + q, out + 8 + q + k, c->dy, in + 8, in + 8 + q, in + 8 + q + k, o, lse,
-		work);
+	k_attention_grad_run(grad, out + 8, out + 8 + q, out + 8 + q + k, c->dy, in + 8, in + 8 + q, in + 8 + q + k, NULL,
+		o, lse, work);
 	close_to("attention_grad of a primitive, to columns: dq", c, case_take_columns(out, pitch, 8, tokens, q, 2), c->dq,
 		c->nq);
 	close_to("attention_grad of a primitive, to columns: dk", c, case_take_columns(out, pitch, 8 + q, tokens, k, 2),
@@ -91,7 +91,7 @@ static void check_columns(const Attn *c, int64_t work_bytes, const uint16_t *o, 
 	k_prim_free(grad);
 }
 
-static bool before_blackwell(void)
+bool cuda_before_blackwell(void)
 {
 	int major = 0;
 	cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -116,10 +116,12 @@ static int check(const Attn *c)
 	uint16_t *o = case_alloc(c->no * 2), *own = case_alloc(c->no * 2);
 	float *lse = case_alloc(c->rows * 4), *own_lse = case_alloc(c->rows * 4);
 	void *work = case_alloc(bytes);
-	case_true(!by_library(own_grad), "a gradient without scratch is our own kernel's");
-	case_true(before_blackwell() || !by_library(lib_grad), "from compute capability 10 on gradients are our kernels'");
+	case_true(!cuda_by_library(own_grad), "a gradient without scratch is our own kernel's");
+	case_true(cuda_before_blackwell() || !cuda_by_library(lib_grad),
+		"from compute capability 10 on gradients are our kernels'");
 	case_true(k_prim_work(lib) <= K_DNN_WORK && k_prim_work(lib_grad) <= bytes, "an attention's scratch is planned");
-	CASE_SAME_BITS("attention of a primitive", o, c->no * 2, k_attention_run(lib, o, lse, c->q, c->k, c->v, work));
+	CASE_SAME_BITS("attention of a primitive", o, c->no * 2,
+		k_attention_run(lib, o, lse, c->q, c->k, c->v, NULL, work));
 	close_to("attention of a primitive", c, o, c->o, c->no);
 	case_close("attention of a primitive: lse", lse, wide(c->lse, c->rows), c->rows, 2e-6);
 	(c->type == K_BF16 ? k_attention_bf16 : k_attention_f16)(own, own_lse, c->q, c->k, c->v, NULL, NULL, a, 0, NULL,
@@ -129,7 +131,7 @@ static int check(const Attn *c)
 	check_grad(c, own_grad, o, lse, work);
 	if (a->layout && a->t == a->s)
 		check_columns(c, bytes, o, lse);
-	int served = by_library(lib) + by_library(lib_grad);
+	int served = cuda_by_library(lib) + cuda_by_library(lib_grad);
 	k_prim_free(lib);
 	k_prim_free(lib_grad);
 	k_prim_free(own_grad);
@@ -143,9 +145,9 @@ static void check_rest(const Attn *c)
 	KPrim *p = k_attention_create(&d);
 	uint16_t *o = case_alloc((c->no + 1) * 2);
 	void *work = case_alloc(K_DNN_WORK);
-	k_attention_run(p, o, NULL, c->q, c->k, c->v, work);
+	k_attention_run(p, o, NULL, c->q, c->k, c->v, NULL, work);
 	close_to("attention of a primitive without lse", c, o, c->o, c->no);
-	k_attention_run(p, o + 1, NULL, c->q, c->k, c->v, work);
+	k_attention_run(p, o + 1, NULL, c->q, c->k, c->v, NULL, work);
 	close_to("attention of a primitive at an odd place", c, o + 1, c->o, c->no);
 	k_prim_free(p);
 }

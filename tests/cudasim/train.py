@@ -34,6 +34,7 @@ import trips  # noqa: E402
 from matrix import T, VOCAB  # noqa: E402
 
 B, STEPS, SAMPLES = 2, 8, 64
+LONG = 128  # tokens of "padded": whole tiles
 WIDE = 1201  # classes of "wide", whose logits have rows that are not aligned in any type
 # True gradients of zero, in part or as a whole, and what follows from them.
 ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
@@ -82,6 +83,23 @@ def soft(check):
     return checked
 
 
+class Padded(torch.nn.Module):
+    """A layer as BERT's: all tokens see those that are no padding (0)."""
+
+    def __init__(self, d=32, heads=4):
+        super().__init__()
+        self.heads, self.wte, self.wpe = heads, torch.nn.Embedding(VOCAB, d), torch.nn.Embedding(LONG, d)
+        self.qkv, self.proj = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d)
+        self.head = torch.nn.Linear(d, VOCAB, bias=False)
+
+    def forward(self, x):
+        y = self.wte(x) + self.wpe.weight
+        q, k, v = (p.unflatten(2, (self.heads, -1)).transpose(1, 2) for p in self.qkv(y).chunk(3, 2))
+        seen = (x != 0)[:, None, None]
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.head(y + self.proj(o.transpose(1, 2).flatten(2)))
+
+
 class Setup:
     def __init__(self, shardc, root):
         self.shardc, self.root, self.n = shardc, root, 0
@@ -95,10 +113,15 @@ class Setup:
         self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
         self.export("wide", torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, WIDE, bias=False)), tokens)
         self.export("heads", matrix.Gpt(d=32, layers=2, drop=0, gelu="tanh"), tokens)
+        self.export("padded", Padded(), torch.ones(B, LONG, dtype=torch.int64))
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
+        long, targets = g.integers(1, VOCAB, (2, SAMPLES, LONG))
+        padding = np.arange(LONG)[None] >= g.integers(LONG // 3, LONG + 1, SAMPLES)[:, None]
+        long[padding], targets[padding] = 0, -100
         self.columns = {"gpt": (x, labels), "heads": (x, labels), "drop": (x, labels), "wide": (x, labels),
+                        "padded": (long, targets),
                         "cnn": (g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES))}
         self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
         self.held = {m: [f"--eval-data={f}" for f in self.files(f"{m}.held", *(a[:5] for a in c))]
@@ -282,21 +305,23 @@ def test_pitch(s):
 
 def test_attention(s):
     """cuDNN's kernels forward, both ways and nowhere; a library that is too old leaves the bits of our own kernels."""
-    flags = [*s.held["heads"], "--eval-every=3", "--print-plan"]
-    all_engines = {"auto": {2}, "own": set(), "cudnn": {2, 5}}
-    for dtype, choices in {"bf16": ("auto", "own", "cudnn"), "f16": ("cudnn",)}.items():
-        options = ["--optimizer=adamw", f"--param-dtype={dtype}", "--remat=block"]
-        own = s.run(s.build(True, "heads", *options, "--attention=own"), "heads", *flags)
-        for kernels in choices:
-            engines = all_engines[kernels]
-            name, choice = f"attention of {dtype} by {kernels}", [f"--attention={kernels}"]
-            both = s.both(name, "heads", options, flags, cuda_options=choice, **HALF)
+    none, forward, all_engines = set(), {2}, {2, 5}
+    cases = [("heads", "bf16", {"auto": forward, "own": none, "cudnn": all_engines}), ("heads", "f16", {"cudnn": all_engines}),
+             ("padded", "bf16", {"auto": none, "cudnn": all_engines}), ("padded", "f16", {"cudnn": all_engines})]
+    for model, dtype, choices in cases:
+        flags = [*s.held[model], "--eval-every=3", "--print-plan"]
+        options = ["--optimizer=adamw", f"--param-dtype={dtype}", *(["--remat=block"] if model == "heads" else [])]
+        own = s.run(s.build(True, model, *options, "--attention=own"), model, *flags)
+        for kernels, engines in choices.items():
+            name, choice = f"attention of {model}, {dtype}, by {kernels}", [f"--attention={kernels}"]
+            both = s.both(name, model, options, flags, cuda_options=choice, **HALF)
             said = both[1][2] if both else ""
             found = {int(n) for n in re.findall(r"^  cudnn:attention.*, engine (\d+)$", said, re.M)}
             ask(found == engines, name, f"engines {found}, wanted {engines}")
-            program = s.build(True, "heads", *options, *choice)
-            s.same_bits(f"graphs, {name}", both[1], s.run(program, "heads", *flags, "--cuda-graph=0"))
-            old = s.run(program, "heads", *flags, env={"CUDASIM_CUDNN": "91001"})
+            ask(("with a mask" in said) == (model == "padded" and bool(engines)), name, "of a mask it says", said)
+            program = s.build(True, model, *options, *choice)
+            s.same_bits(f"graphs, {name}", both[1], s.run(program, model, *flags, "--cuda-graph=0"))
+            old = s.run(program, model, *flags, env={"CUDASIM_CUDNN": "91001"})
             s.same_bits(f"an old library, {name}", own, old)
             ask(bool(engines) == ("our own kernels compute them" in old[2]), name, "what it says of an old library", old[2])
 

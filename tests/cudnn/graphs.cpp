@@ -108,20 +108,43 @@ static const Case cases[] = {
 		.right = 768, .layout = 1}},
 	{"no whole tiles", {.b = 3, .h = 5, .hk = 5, .t = 77, .s = 1000, .d = 40, .dv = 24, .layout = 1}},
 	{"small heads", {.b = 2, .h = 2, .hk = 1, .t = 16, .s = 16, .d = 8, .dv = 8, .has_right = true, .layout = 1}},
+	{"padding, as BERT's", {.b = 16, .h = 12, .hk = 12, .t = 512, .s = 512, .d = 64, .dv = 64, .layout = 1,
+		.mask = K_MASK_BOOL, .mask_stride = {512, 0, 0, 1}}},
+	{"a mask of pairs, causal, grouped heads", {.b = 4, .h = 32, .hk = 8, .t = 1024, .s = 1024, .d = 128, .dv = 128,
+		.has_right = true, .layout = 1, .mask = K_MASK_HALF, .mask_stride = {1 << 20, 0, 1024, 1}}},
+	{"a mask of heads, as T5's", {.b = 4, .h = 8, .hk = 8, .t = 256, .s = 384, .d = 64, .dv = 64,
+		.mask = K_MASK_FLOAT, .mask_stride = {0, 256 * 384, 384, 1}}},
+	{"a mask of samples, heads and pairs", {.b = 2, .h = 4, .hk = 4, .t = 128, .s = 128, .d = 40, .dv = 24,
+		.mask = K_MASK_FLOAT, .mask_stride = {4 << 14, 1 << 14, 128, 1}}},
 };
 
-/* Scratch that pass memory plans. */
+/* Forward alone. */
+static const Case ragged[] = {
+	{"a mask of pairs, no whole tiles", {.b = 3, .h = 5, .hk = 5, .t = 77, .s = 1000, .d = 40, .dv = 24, .layout = 1,
+		.mask = K_MASK_FLOAT, .mask_stride = {77000, 0, 1000, 1}}},
+	{"padding, no whole tiles", {.b = 8, .h = 12, .hk = 12, .t = 197, .s = 197, .d = 64, .dv = 64, .layout = 1,
+		.mask = K_MASK_BOOL, .mask_stride = {197, 0, 0, 1}}},
+};
+
+/* Scratch that pass memory plans for the library. */
 static int64_t planned(const KAttention &a, bool grad)
 {
 	int h = a.layout ? 2 : 1, t = a.layout ? 1 : 2;
-	int64_t q[4] = {a.b, 0, 0, a.d}, k[4] = {a.b, 0, 0, a.d}, v[4], o[4];
+	int64_t q[4] = {a.b, 0, 0, a.d}, k[4] = {a.b, 0, 0, a.d}, v[4], o[4], mask[4];
+	const int64_t all[4] = {a.b, a.h, a.t, a.s};
 	q[h] = a.h, q[t] = a.t, k[h] = a.hk, k[t] = a.s;
 	memcpy(v, k, sizeof v), memcpy(o, q, sizeof o);
 	v[3] = o[3] = a.dv;
 	KWorkArgs args = {};
 	args.layout = a.layout, args.library = true;
-	args.in[0] = {4, o, 2}, args.in[1] = {4, q, 2}, args.in[2] = {4, k, 2}, args.in[3] = {4, v, 2};
-	return grad ? kwork_cuda_attention_grad(&args) - kwork_dnn_sums(a.b * a.h * a.t) : kwork_cuda_attention(&args);
+	args.in[0] = {4, o, 2};
+	args.in[grad] = {4, q, 2}, args.in[grad + 1] = {4, k, 2}, args.in[grad + 2] = {4, v, 2};
+	for (int i = 0; i < 4; i++)
+		mask[i] = a.mask_stride[i] ? all[i] : 1;
+	if (a.mask != K_MASK_NONE)
+		args.in[grad + 3] = {4, mask, 4};
+	int64_t all_bytes = grad ? kwork_cuda_attention_grad(&args) : kwork_cuda_attention(&args);
+	return all_bytes - kwork_dnn_places(&args, grad).scratch;
 }
 
 static bool takes(const Case &c, const Device &device, KDType type, bool grad, bool wanted = true)
@@ -150,6 +173,11 @@ int main(void)
 			failed += !takes(c, h100, grad ? K_F16 : K_BF16, grad);
 	for (int grad = 0; grad < 2; grad++)
 		failed += !takes(cases[1], a100, K_BF16, grad) + !takes(cases[3], a100, K_BF16, grad);
+	for (const Case &c : ragged)
+		failed += !takes(c, h100, K_BF16, false) + !takes(c, a100, K_F16, false);
+	for (const Case &c : cases)
+		for (int grad = 0; c.a.mask != K_MASK_NONE && grad < 2; grad++)
+			failed += !takes(c, a100, K_BF16, grad);
 	failed += !takes(odd, h100, K_BF16, false, false) + failed_convs();
 	printf("tests/cudnn: %d failed\n", failed);
 	return failed > 0;

@@ -90,6 +90,15 @@ static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double
 	}
 }
 
+static void attn_rows(Attn *c)
+{
+	double *s = case_doubles(c->a.s), *dcap = case_doubles(c->a.s);
+	for (int64_t b = 0; b < c->a.b; b++)
+		for (int64_t h = 0; h < c->a.h; h++)
+			for (int64_t t = 0; t < c->a.t; t++)
+				attn_row(c, b, h, t, s, dcap);
+}
+
 /* Documents of uneven lengths, some of which come back; samples may share them. */
 static void *attn_ids(const KAttention *a)
 {
@@ -138,12 +147,18 @@ static Attn attn_make(KAttention a, bool documents)
 	}
 	c.ids = documents ? attn_ids(&a) : NULL;
 	attn_dropout(&c);
-	double *s = case_doubles(a.s), *dcap = case_doubles(a.s);
-	for (int64_t b = 0; b < a.b; b++)
-		for (int64_t h = 0; h < a.h; h++)
-			for (int64_t t = 0; t < a.t; t++)
-				attn_row(&c, b, h, t, s, dcap);
+	attn_rows(&c);
 	return c;
+}
+
+void case_attention_f64(const KAttention *a, const CaseAttention *x)
+{
+	int64_t pairs = a->b * a->h * a->t * a->s;
+	Attn c = {.a = *a, .q = x->q, .k = x->k, .v = x->v, .dy = x->dy, .mask = x->mask, .keep = case_alloc(pairs * 4),
+		.wo = x->o, .wlse = x->lse, .dq = x->dq, .dk = x->dk, .dv = x->dv};
+	for (int64_t i = 0; i < pairs; i++)
+		c.keep[i] = 1;
+	attn_rows(&c);
 }
 
 /* The last cases have documents. */

@@ -56,6 +56,11 @@ void *case_wide(int64_t rows, int64_t pitch, int size);
 void case_put_columns(void *to, int64_t pitch, int64_t at, const void *x, int64_t rows, int64_t width, int size);
 void *case_take_columns(const void *from, int64_t pitch, int64_t at, int64_t rows, int64_t width, int size);
 
+/* kernel_attention.c: attention and its gradients by loops in f64, without documents and dropout; the mask is bool or
+ * f32.  The results are zeros before. */
+typedef struct CaseAttention { float *q, *k, *v, *dy; void *mask; double *o, *lse, *dq, *dk, *dv; } CaseAttention;
+void case_attention_f64(const KAttention *a, const CaseAttention *x);
+
 /* kernel_pitch.c: tensors in wider rows, for the cases of products and losses. */
 void check_pitched_products(void);
 void check_pitched_losses(void);

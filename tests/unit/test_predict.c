@@ -173,11 +173,11 @@ static const char work_text[] =
 	"module \"m\" level=MODEL batch=2 {\n"
 	"  input \"a\" : f32[2,3,5] {batched=1}\n  input \"b\" : f32[5,7]\n  input \"x\" : f32[2,4,6,6] {batched=1}\n"
 	"  input \"w\" : f32[8,2,3,3]\n  input \"q\" : f32[2,4,16,8] {batched=1}\n"
-	"  input \"h\" : bf16[2,4,16,8] {batched=1}\n"
+	"  input \"h\" : bf16[2,4,16,8] {batched=1}\n  input \"keys\" : bool[2,1,1,16] {batched=1}\n"
 	"  forward {\n"
 	"    %a : f32[2,3,5] = input \"a\"\n    %b : f32[5,7] = input \"b\"\n    %x : f32[2,4,6,6] = input \"x\"\n"
 	"    %w : f32[8,2,3,3] = input \"w\"\n    %q : f32[2,4,16,8] = input \"q\"\n"
-	"    %h : bf16[2,4,16,8] = input \"h\"\n"
+	"    %h : bf16[2,4,16,8] = input \"h\"\n    %keys : bool[2,1,1,16] = input \"keys\"\n"
 	"    %product : f32[2,3,7] = matmul %a, %b {ta=0, tb=0}\n"
 	"    %conv : f32[2,8,4,4] = conv %x, %w {dilations=[1, 1], group=2, layout=0, pads=[0, 0, 0, 0], strides=[1, 1]}\n"
 	"    %all : f32[2,4,16,8], %l : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, scale=1.0}\n"
@@ -185,6 +185,8 @@ static const char work_text[] =
 	"scale=1.0}\n"
 	"    %library : bf16[2,4,16,8], %ll : f32[2,4,16] = attention %h, %h, %h {empty=\"nan\", layout=0, library=1, "
 	"right=0, scale=1.0}\n"
+	"    %masked : bf16[2,4,16,8], %lm : f32[2,4,16] = attention %h, %h, %h, %keys {empty=\"nan\", layout=0, "
+	"library=1, scale=1.0}\n"
 	"    %near : f32[2,4,16,8], %ln : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, left=1, right=1, "
 	"scale=1.0}\n"
 	"    %e : f32[5,7] = exp %b\n    %r : f32[5,7] = relu %b\n    %t : f32[5,3,2] = transpose %a {perm=[2, 1, 0]}\n"
@@ -207,6 +209,9 @@ static void work_of_ops(void)
 	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "near").flops, 2 * 2 * pairs * width * (3 * 16 - 2) / 256, 1e-6);
 	CU_ASSERT_EQUAL(work_named(m, "all").keys, 16);
 	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "causal").keys, 8.5, 1e-9);
+	double bias = 2 * 16 * 4, mask = 2 * 16; /* written and read; the mask is read, too */
+	CU_ASSERT_EQUAL(work_named(m, "masked").bytes, work_named(m, "library").bytes + mask + 2 * bias);
+	CU_ASSERT_EQUAL(work_named(m, "masked").calls, 4);
 	CU_ASSERT_EQUAL(work_named(m, "e").special, 35);
 	CU_ASSERT_EQUAL(work_named(m, "r").special, 0);
 	CU_ASSERT_EQUAL(work_named(m, "t").bytes, 4.0 * 2 * 30);
