@@ -12,10 +12,14 @@ template <class W> __device__ __forceinline__ ExpSum<W> exp_sum_none() { return 
 /* What to subtract from numbers whose largest is max. */
 template <class W> __device__ __forceinline__ W exp_shift(W max) { return max == -(W)INFINITY ? (W)0 : max; }
 
+/* What a sum relative to `from` is multiplied with to be relative to max, which is at least that.  A sum of nothing,
+ * whose largest number is -inf, gets 0: e^(0 - max) would be infinite for numbers below -88. */
+template <class W> __device__ __forceinline__ W exp_ratio(W from, W max) { return from == max ? (W)1 : exp(from - max); }
+
 template <class W> __device__ __forceinline__ void exp_sum_raise(ExpSum<W> &a, W max)
 {
 	if (max > a.max) {
-		a.sum = a.sum * exp(exp_shift(a.max) - max);
+		a.sum = a.sum * exp_ratio(a.max, max);
 		a.max = max;
 	}
 }
@@ -37,7 +41,7 @@ template <class W>
 __device__ __forceinline__ ExpSum<W> exp_sum_team(ExpSum<W> a, const Team &team, W *scratch, int &turn)
 {
 	W max = team_reduce_one(a.max, Max(), team, scratch, turn);
-	W sum = a.sum * exp(exp_shift(a.max) - exp_shift(max));
+	W sum = a.sum * exp_ratio(a.max, max);
 	return {max, team_reduce_one(sum, Sum(), team, scratch, turn)};
 }
 

@@ -116,9 +116,9 @@ template <class T> static __global__ void __launch_bounds__(TEAM_THREADS) softma
 	for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
 		exp_sum_add(s, {widen(x[i])});
 	s = exp_sum_team(s, team, scratch, turn);
-	W shift = exp_shift(s.max), scale = 1 / s.sum, less = shift + log(s.sum);
+	W shift = exp_shift(s.max), scale = 1 / s.sum, less = log(s.sum);
 	for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
-		y[i] = narrow<T>(a.log ? widen(x[i]) - less : exp(widen(x[i]) - shift) * scale);
+		y[i] = narrow<T>(a.log ? widen(x[i]) - shift - less : exp(widen(x[i]) - shift) * scale);
 }
 
 template <class T> static __global__ void __launch_bounds__(TEAM_THREADS) softmax_grad_long(Softmax<T> a)
@@ -153,11 +153,11 @@ template <class T> static __global__ void __launch_bounds__(WARP * SLICES) softm
 		top = Max()(top, tops[k][threadIdx.x]);
 	W shift = exp_shift(top);
 	for (int k = 0; k < SLICES; k++)
-		sum += sums[k][threadIdx.x] * exp(exp_shift(tops[k][threadIdx.x]) - shift);
-	W scale = 1 / sum, less = shift + log(sum);
+		sum += sums[k][threadIdx.x] * exp_ratio(tops[k][threadIdx.x], top);
+	W scale = 1 / sum, less = log(sum);
 	for (int64_t i = threadIdx.y; i < n; i += SLICES) {
 		W x = widen(a.x[from + i * a.inner]);
-		a.y[from + i * a.inner] = narrow<T>(a.log ? x - less : exp(x - shift) * scale);
+		a.y[from + i * a.inner] = narrow<T>(a.log ? x - shift - less : exp(x - shift) * scale);
 	}
 }
 
