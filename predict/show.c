@@ -28,8 +28,9 @@ static Totals totals_of(const Prediction *p)
 		sum.copying += times * t->copying;
 		sum.copies_exposed += times * t->copies_exposed;
 		for (int i = 0; i < t->n_transfers; i++) {
-			sum.transferring += times * (t->transfer[i]->end - t->transfer[i]->begin);
-			sum.gather_copies += times * (t->transfer[i]->talks - t->transfer[i]->begin);
+			const Transfer *x = t->transfer[i];
+			sum.transferring += times * (x->end - x->begin);
+			sum.gather_copies += x->row->kind == RT_ALL_GATHER ? times * (x->talks - x->begin) : 0;
 		}
 		for (int c = 0; c < COST_CLASSES; c++)
 			sum.of_class[c] += times * t->of_class[c];

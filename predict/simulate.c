@@ -158,7 +158,7 @@ static double copy_seconds(const Simulation *s, const PlanCollective *c)
 	return bytes / s->o->machine->of[MACHINE_HOST];
 }
 
-/* The seconds in which scales of weights read the rank's parts of them. */
+/* The seconds in which scales of weights read the rank's parts of them, a kernel for each scale. */
 static double read_seconds(const Simulation *s, const PlanCollective *c)
 {
 	const LayoutModel *l = s->o->plan->layout;
@@ -170,7 +170,8 @@ static double read_seconds(const Simulation *s, const PlanCollective *c)
 			if (dtype_is_scaled(flat->param))
 				bytes += (double)layout_shard_numel(flat->numel, ranks) * dtype_info[flat->dtype].bytes;
 		}
-	return bytes / s->o->machine->of[MACHINE_BANDWIDTH];
+	double kernels = c->kind == RT_F8_SCALES ? (double)c->message / sizeof(float) : 0;
+	return bytes / s->o->machine->of[MACHINE_BANDWIDTH] + kernels * s->o->machine->of[MACHINE_KERNEL];
 }
 
 static void place(Simulation *s, Transfer *t, double from)
