@@ -22,9 +22,13 @@ $(ARM)/ready:
 	cd $(ARM)/apt && $(ARM_APT) download $(ARM_DEPS:%=%:arm64) && for f in *.deb; do dpkg -x $$f ../root || exit 1; done
 	touch $@
 
-## aarch64: compiler, runtime, unit tests and programs of AArch64, run by qemu-user (wants gcc-aarch64-linux-gnu,
-##   qemu-user; AARCH64="kernels fold" leaves out suites)
+# What GPU programs run on their host; kernels and the libraries of GPUs are not linked.
+ARM_CUDA    = $(patsubst %.c,$(ARM)/obj/cuda/%.o,$(CUDA_C) $(CUDA_HOST))
+
+## aarch64: compiler, runtime, unit tests and programs of AArch64, run by qemu-user, and the host's part of GPU programs,
+##   compiled (wants gcc-aarch64-linux-gnu, qemu-user; AARCH64="kernels fold" leaves out suites)
 aarch64: all $(ARM)/ready
 	$(ARM_MAKE) $(ARM)/shardc $(ARM)/lib/armv8.2-a/libshardrt.a $(ARM)/unit
+	$(if $(NVCC),$(ARM_MAKE) CUDA_HOME=$(CUDA_HOME) $(ARM_CUDA))
 	SHARDC=$(BUILD)/shardc tests/aarch64/run $(AARCH64)
 .PHONY: aarch64
