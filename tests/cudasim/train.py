@@ -113,16 +113,16 @@ class Setup:
         self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
         self.export("wide", torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, WIDE, bias=False)), tokens)
         self.export("heads", matrix.Gpt(d=32, layers=2, drop=0, gelu="tanh"), tokens)
-        self.export("padded", Padded(), torch.ones(B, LONG, dtype=torch.int64))
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
+        self.export("padded", Padded(), torch.ones(B, LONG, dtype=torch.int64))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
+        images = g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES)
         long, targets = g.integers(1, VOCAB, (2, SAMPLES, LONG))
         padding = np.arange(LONG)[None] >= g.integers(LONG // 3, LONG + 1, SAMPLES)[:, None]
         long[padding], targets[padding] = 0, -100
-        self.columns = {"gpt": (x, labels), "heads": (x, labels), "drop": (x, labels), "wide": (x, labels),
-                        "padded": (long, targets),
-                        "cnn": (g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES))}
+        self.columns = {"gpt": (x, labels), "heads": (x, labels), "drop": (x, labels), "wide": (x, labels), "cnn": images,
+                        "padded": (long, targets)}
         self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
         self.held = {m: [f"--eval-data={f}" for f in self.files(f"{m}.held", *(a[:5] for a in c))]
                      for m, c in self.columns.items()}
