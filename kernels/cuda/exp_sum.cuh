@@ -14,7 +14,10 @@ template <class W> __device__ __forceinline__ W exp_shift(W max) { return max ==
 
 /* What a sum relative to `from` is multiplied with to be relative to max, which is at least that.  A sum of nothing,
  * whose largest number is -inf, gets 0: e^(0 - max) would be infinite for numbers below -88. */
-template <class W> __device__ __forceinline__ W exp_ratio(W from, W max) { return from == max ? (W)1 : exp(from - max); }
+template <class W> __device__ __forceinline__ W exp_ratio(W from, W max)
+{
+	return from == max ? (W)1 : exp(from - max);
+}
 
 template <class W> __device__ __forceinline__ void exp_sum_raise(ExpSum<W> &a, W max)
 {
