@@ -98,16 +98,20 @@ bool cuda_before_blackwell(void)
 	return major < 10;
 }
 
+AttentionDims cuda_attention_dims(const KAttention *a)
+{
+	bool rows = a->layout; /* in front of heads */
+	int64_t q1 = rows ? a->t : a->h, q2 = rows ? a->h : a->t, k1 = rows ? a->s : a->hk, k2 = rows ? a->hk : a->s;
+	return (AttentionDims){.q = {a->b, q1, q2, a->d}, .k = {a->b, k1, k2, a->d}, .v = {a->b, k1, k2, a->dv},
+		.o = {a->b, q1, q2, a->dv}};
+}
+
 /* Returns how many of the two the library serves. */
 static int check(const Attn *c)
 {
 	const KAttention *a = &c->a;
-	int64_t qd[4] = {a->b, a->layout ? a->t : a->h, a->layout ? a->h : a->t, a->d}, od[4], kd[4], vd[4];
-	memcpy(od, qd, sizeof od), memcpy(kd, qd, sizeof kd);
-	kd[a->layout ? 1 : 2] = a->s, kd[a->layout ? 2 : 1] = a->hk;
-	memcpy(vd, kd, sizeof vd);
-	od[3] = vd[3] = a->dv;
-	KWorkArgs args = {.layout = a->layout, .library = true, .in = {{4, od, 2}, {4, qd, 2}, {4, kd, 2}, {4, vd, 2}}};
+	AttentionDims n = cuda_attention_dims(a);
+	KWorkArgs args = {.layout = a->layout, .library = true, .in = {{4, n.o, 2}, {4, n.q, 2}, {4, n.k, 2}, {4, n.v, 2}}};
 	int64_t bytes = kwork_cuda_attention_grad(&args);
 	KAttentionDesc d = {.dtype = c->type, .a = *a, .stats = true, .work_bytes = bytes}, none = d;
 	none.work_bytes = 0;

@@ -114,12 +114,8 @@ static void check_lse(const Masked *c, const float *lse)
 static void check(const Masked *c, int served)
 {
 	const KAttention *a = &c->a;
-	int64_t qd[4] = {a->b, a->layout ? a->t : a->h, a->layout ? a->h : a->t, a->d}, od[4], kd[4], vd[4];
-	memcpy(od, qd, sizeof od), memcpy(kd, qd, sizeof kd);
-	kd[a->layout ? 1 : 2] = a->s, kd[a->layout ? 2 : 1] = a->hk;
-	memcpy(vd, kd, sizeof vd);
-	od[3] = vd[3] = a->dv;
-	KShape q = {4, qd, 2}, k = {4, kd, 2}, v = {4, vd, 2}, o = {4, od, 2}, mask = {4, c->dim, 1};
+	AttentionDims n = cuda_attention_dims(a);
+	KShape q = {4, n.q, 2}, k = {4, n.k, 2}, v = {4, n.v, 2}, o = {4, n.o, 2}, mask = {4, c->dim, 1};
 	KWorkArgs forward = {.layout = a->layout, .library = true, .in = {q, k, v, mask}}, grad = forward;
 	memcpy(grad.in, (KShape[]){o, q, k, v, mask}, 5 * sizeof q);
 	int64_t bytes = kwork_cuda_attention(&forward), grad_bytes = kwork_cuda_attention_grad(&grad);

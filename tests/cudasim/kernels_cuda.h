@@ -15,4 +15,8 @@ KERNEL_CUDA_CASES(CUDA_CASE)
 bool cuda_by_library(const KPrim *p);
 bool cuda_before_blackwell(void);
 
+/* The dims of attention's operands and of its output. */
+typedef struct AttentionDims { int64_t q[4], k[4], v[4], o[4]; } AttentionDims;
+AttentionDims cuda_attention_dims(const KAttention *a);
+
 #endif
