@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 
-from workloads import NAMES, RANKS, Program, calibrate, cores_of, ids_of, words_of
+from workloads import NAMES, RANKS, Program, calibrate, cores_of, has_bf16_units, ids_of, words_of
 
 MEAN, WORST, ORDER = 0.05, 0.12, 0.95
 CALM = 0.25  # above this calibration itself warns that something else has the processors
@@ -26,7 +26,9 @@ COMMON = [("", False), ("", True), ("--wrap=each --strategy=shard_grad_op", Fals
 BLOCKS = [*COMMON, ("--remat=block", False)]
 PLAIN = [*COMMON, ("--wrap=size:100000 --forward-prefetch=0 --backward-prefetch=none --optimizer=sgd", False)]
 WITHOUT_BLOCKS = ("digits", "lstm", "mlp")
-CASES = [(name, flags, half) for name in NAMES for flags, half in (PLAIN if name in WITHOUT_BLOCKS else BLOCKS)]
+HALF = [("--param-dtype=bf16", False)] if has_bf16_units() else []
+CASES = [(name, flags, half) for name in NAMES
+         for flags, half in [*(PLAIN if name in WITHOUT_BLOCKS else BLOCKS), *HALF]]
 
 
 def title(name, flags, half):

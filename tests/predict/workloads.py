@@ -135,19 +135,28 @@ def ids_of(name):
     return EXAMPLES[name][1] if name in EXAMPLES else EXPORTED[name].classes
 
 
+def has_bf16_units():
+    """Whether this processor multiplies in bf16."""
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(pathlib.Path("/proc/cpuinfo").read_text().split()))
+
+
 def cores_of(machine):
     return int(json.loads(machine.read_text())["ranks_per_host"][0])
 
 
 def calibrate(shardc, folder, machine, names):
-    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches; what is
-    there already becomes faster where it is now.  Returns how far the median step was from the fastest, at most."""
+    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches, and in
+    bf16 where the processor multiplies so; what is there already becomes faster where it is now.  Returns how far the
+    median step was from the fastest, at most."""
     if not machine.exists():
         print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
     disturbed = 0
     for name in names:
-        for half in (False, True):
-            said = call(shardc, "calibrate", "-o", machine, *words_of(name, half, folder))
-            print(f"{name}{' at half its batch' if half else ''}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
+        variants = [("", words_of(name, False, folder)), (" at half its batch", words_of(name, True, folder))]
+        if has_bf16_units():
+            variants.append((" in bf16", [*words_of(name, False, folder), "--param-dtype=bf16"]))
+        for title, words in variants:
+            said = call(shardc, "calibrate", "-o", machine, *words)
+            print(f"{name}{title}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
             disturbed = max(disturbed, int(re.search(r"at most (\d+)% between", said)[1]) / 100)
     return disturbed
