@@ -271,7 +271,7 @@ K_HALVES(K_DECL)
 /* ---- attention ---- */
 
 enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT /* f32 */, K_MASK_HALF /* of q's 16-bit type */ };
-enum { K_LSE_COARSE = 1024 };
+enum { K_LSE_COARSE = 1024 }; /* a log-sum-exp in f32 misses 6e-5 from here on */
 /* layout 0: q (B,H,T,D) k (B,Hk,S,D) v (B,Hk,S,Dv) o (B,H,T,Dv);
  * layout 1: q (B,T,H,D) k (B,S,Hk,D) v (B,S,Hk,Dv) o (B,T,H,Dv).
  * lse (B,H,T) is the log-sum-exp of the scaled, capped, masked scores, -inf for a row that sees no key.  Beyond
@@ -385,8 +385,9 @@ void k_recurrence_grad_run(KPrim *p, void *dx, void *before, void *dh0, void *dc
 /* ---- loss, randomness, accuracy ---- */
 
 /* logits (rows, C), labels (rows), weights (C) or NULL, lse (rows).  *sum and *weight are the sums over rows of the
- * losses and of the labels' weights, both without ignored rows.  dlogits may be logits.  pitch: elements from row to
- * row of logits and of dlogits, at least C; what is between is neither read nor written. */
+ * losses and of the labels' weights, both without ignored rows.  lse: the rows' log-sum-exps, by which gradients know
+ * the softmax of a row; from +-K_LSE_COARSE on they read the row a second time instead.  dlogits may be logits.  pitch:
+ * elements from row to row of logits and of dlogits, at least C; what is between is neither read nor written. */
 #define K_DECL(T, W, t) \
 	void k_cross_entropy_##t(W *sum, W *weight, W *lse, const T *logits, const int64_t *labels, const W *weights, \
 		int64_t rows, int64_t c, int64_t pitch, int64_t ignore_index, double smoothing, void *work /* on CUDA */); \

@@ -36,7 +36,10 @@ static float exp_sum(const float *x, int64_t n, float shift)
 	return s;
 }
 
-static float log_sum_exp(const Logits *x, int64_t row)
+/* The log-sum-exp of a row is max + log.  One f32 number for both has few digits of log left where max is far from 0. */
+typedef struct LogSum { float max; double log; } LogSum;
+
+static LogSum log_sum_exp(const Logits *x, int64_t row)
 {
 	float m = -INFINITY, buf[PIECE];
 	double sum = 0;
@@ -50,11 +53,11 @@ static float log_sum_exp(const Logits *x, int64_t row)
 		}
 		sum += (double)exp_sum(v, len, m == -INFINITY ? 0 : m);
 	}
-	return (float)((double)m + log(sum));
+	return (LogSum){m, log(sum)};
 }
 
 /* The same of n <= GROUP rows of up to SHORT elements. */
-static void short_log_sum_exps(float *lse, const Logits *x, int64_t row, int64_t n)
+static void short_log_sum_exps(LogSum *of, const Logits *x, int64_t row, int64_t n)
 {
 	float turned[PIECE], buf[SHORT], m[GROUP], s[GROUP] = {0};
 	memset(turned, 0, (size_t)(x->c * GROUP) * sizeof *turned);
@@ -74,8 +77,9 @@ static void short_log_sum_exps(float *lse, const Logits *x, int64_t row, int64_t
 		for (int j = 0; j < GROUP; j++)
 			s[j] += ew_exp_f32(turned[i * GROUP + j] - m[j]);
 	for (int j = 0; j < GROUP; j++)
-		m[j] += ew_log_f32(s[j]);
-	memcpy(lse, m, (size_t)n * sizeof *lse);
+		s[j] = ew_log_f32(s[j]);
+	for (int64_t j = 0; j < n; j++)
+		of[j] = (LogSum){m[j], s[j]};
 }
 
 static bool label_ok(int64_t label, int64_t row, int64_t c, int64_t ignore_index)
@@ -87,11 +91,14 @@ static bool label_ok(int64_t label, int64_t row, int64_t c, int64_t ignore_index
 	return false;
 }
 
+/* lse - x, with all digits wherever both lie. */
+INLINE double above(LogSum lse, double x) { return ((double)lse.max - x) + lse.log; }
+
 /* Loss of one row:  (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
-static double row_loss(const Logits *x, int64_t row, const LossRule *r, float lse)
+static double row_loss(const Logits *x, int64_t row, const LossRule *r, LogSum lse)
 {
 	int64_t label = r->labels[row], first = row * x->pitch;
-	double w = r->weights ? r->weights[label] : 1, loss = w * ((double)lse - logit(x, first + label));
+	double w = r->weights ? r->weights[label] : 1, loss = w * above(lse, logit(x, first + label));
 	if (r->smoothing == 0)
 		return loss;
 	float buf[PIECE];
@@ -101,10 +108,10 @@ static double row_loss(const Logits *x, int64_t row, const LossRule *r, float ls
 		const float *v = piece_of(x, first + p, len, buf), *weights = r->weights ? r->weights + p : NULL;
 		if (weights)
 			for (int64_t i = 0; i < len; i++)
-				all += weights[i] * ((double)lse - v[i]);
+				all += weights[i] * above(lse, v[i]);
 		else
 			for (int64_t i = 0; i < len; i++)
-				all += (double)lse - v[i];
+				all += above(lse, v[i]);
 	}
 	return (1 - r->smoothing) * loss + r->smoothing / (double)x->c * all;
 }
@@ -113,17 +120,19 @@ static double row_loss(const Logits *x, int64_t row, const LossRule *r, float ls
 static LossSums loss_of_chunk(float *lse, const Logits *x, const LossRule *rule, int64_t from, int64_t to)
 {
 	LossSums s = {0, 0};
+	LogSum of[GROUP];
 	for (int64_t g = from, n; g < to; g += n) {
 		n = x->c <= SHORT ? MIN(GROUP, to - g) : 1;
 		if (x->c <= SHORT)
-			short_log_sum_exps(lse + g, x, g, n);
+			short_log_sum_exps(of, x, g, n);
 		else
-			lse[g] = log_sum_exp(x, g);
+			of[0] = log_sum_exp(x, g);
 		for (int64_t r = g; r < g + n; r++) {
 			int64_t label = rule->labels[r];
+			lse[r] = (float)((double)of[r - g].max + of[r - g].log);
 			if (label == rule->ignore_index || !label_ok(label, rule->first + r, x->c, rule->ignore_index))
 				continue;
-			s.loss += row_loss(x, r, rule, lse[r]);
+			s.loss += row_loss(x, r, rule, of[r - g]);
 			s.weight += rule->weights ? rule->weights[label] : 1;
 		}
 	}
@@ -145,12 +154,25 @@ LossSums loss_of_rows(float *lse, Logits x, LossRule rule)
 	return s;
 }
 
+/* softmax(x)[j] is e^(x[j] - shift) scale. */
+typedef struct Softmax { float shift, scale; } Softmax;
+
+/* By the row's log-sum-exp where its digits suffice, else by the row itself. */
+static Softmax softmax_of(const Logits *x, int64_t row, float lse)
+{
+	if (fabsf(lse) < (float)K_LSE_COARSE)
+		return (Softmax){lse, 1};
+	LogSum of = log_sum_exp(x, row);
+	return (Softmax){of.max, (float)exp(-of.log)};
+}
+
 /* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w (parameter `all`). */
 static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, const LossRule *r, float lse, double all)
 {
+	Softmax s = softmax_of(x, row, lse);
 	int64_t y = r->labels[row];
 	double w = (1 - r->smoothing) * (r->weights ? r->weights[y] : 1), e = r->smoothing / (double)x->c;
-	float g = dloss, p = (float)(g * (w + e * all)), u = (float)(g * e), own = (float)(g * w);
+	float g = dloss, p = (float)(g * (w + e * all)) * s.scale, u = (float)(g * e), own = (float)(g * w);
 	float in[PIECE], out[PIECE];
 	for (int64_t first = 0; first < x->c; first += PIECE) {
 		int64_t len = MIN(PIECE, x->c - first), at = row * x->pitch + first;
@@ -158,10 +180,10 @@ static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, c
 		float *d = x->type == K_F32 ? (float *)dlogits + at : out;
 		if (r->smoothing == 0)
 			for (int64_t i = 0; i < len; i++)
-				d[i] = ew_exp_f32(v[i] - lse) * p;
+				d[i] = ew_exp_f32(v[i] - s.shift) * p;
 		else
 			for (int64_t i = 0; i < len; i++)
-				d[i] = ew_exp_f32(v[i] - lse) * p - u * (weights ? weights[i] : 1);
+				d[i] = ew_exp_f32(v[i] - s.shift) * p - u * (weights ? weights[i] : 1);
 		if (y >= first && y < first + len)
 			d[y - first] -= own;
 		if (d == out)
@@ -195,9 +217,10 @@ static void short_grad_rows(void *dlogits, float dloss, const float *lse, const 
 	float *d = x->type == K_F32 ? (float *)dlogits + at : out;
 	for (int64_t j = 0; j < n; j++) {
 		own[j] = dloss * (r->weights && counted(x, r, row + j) ? r->weights[r->labels[row + j]] : 1);
+		Softmax s = softmax_of(x, row + j, lse[row + j]);
 		for (int64_t i = 0; i < x->c; i++) {
-			shift[j * x->c + i] = lse[row + j];
-			scale[j * x->c + i] = own[j];
+			shift[j * x->c + i] = s.shift;
+			scale[j * x->c + i] = own[j] * s.scale;
 		}
 	}
 	#pragma omp simd

@@ -23,10 +23,10 @@ static void CONCAT(row, SUFFIX)(T *y, const T *x, int64_t n, bool logarithm)
 {
 	double sum;
 	WIDE m = CONCAT(exp_sum, SUFFIX)(x, n, &sum);
-	WIDE scale = (WIDE)(1 / sum), shift = (WIDE)(m + log(sum));
+	WIDE scale = (WIDE)(1 / sum), less = (WIDE)log(sum);
 	if (logarithm)
 		for (int64_t i = 0; i < n; i++)
-			y[i] = STORE(LOAD(x[i]) - shift);
+			y[i] = STORE(LOAD(x[i]) - m - less); /* not m + less, which is m where it is large */
 	else
 		for (int64_t i = 0; i < n; i++)
 			y[i] = STORE(CONCAT(wide_exp, SUFFIX)(LOAD(x[i]) - m) * scale);
@@ -47,11 +47,11 @@ static void CONCAT(cols, SUFFIX)(T *y, const T *x, int64_t n, int64_t stride, in
 		for (int64_t j = 0; j < w; j++)
 			s[j] += CONCAT(wide_exp, SUFFIX)(LOAD(x[i * stride + j]) - m[j]);
 	for (int64_t j = 0; j < w; j++)
-		s[j] = logarithm ? m[j] + CONCAT(wide_log, SUFFIX)(s[j]) : 1 / s[j];
+		s[j] = logarithm ? CONCAT(wide_log, SUFFIX)(s[j]) : 1 / s[j];
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t j = 0; j < w; j++) {
 			WIDE v = LOAD(x[i * stride + j]);
-			y[i * stride + j] = STORE(logarithm ? v - s[j] : CONCAT(wide_exp, SUFFIX)(v - m[j]) * s[j]);
+			y[i * stride + j] = STORE(logarithm ? v - m[j] - s[j] : CONCAT(wide_exp, SUFFIX)(v - m[j]) * s[j]);
 		}
 }
 

@@ -273,6 +273,7 @@ static bool propose(Graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMo
 	cudnnBackendDescriptor_t asked = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), config[PROPOSALS] = {};
 	int64_t n = 0;
 	bool found = false;
+	g->status = CUDNN_STATUS_SUCCESS; /* another way may have been refused */
 	put_part(g, asked, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
 	put(g, asked, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
 	if (g->device)

@@ -44,21 +44,54 @@ template <class T> struct LossRows {
 	Bad bad;
 };
 
+/* The sum of e^x over row [0, n), for all threads of the team.  All threads of the block must call it.  The visitors
+ * are those of each_of_row, for what else is done with the row. */
+template <class T, class One, class Many> __device__ __forceinline__ ExpSum<float> exp_sum_of_row(const T *x, int64_t n,
+	const Team &team, float *scratch, int &turn, One seen_one, Many seen_many)
+{
+	ExpSum<float> s = exp_sum_none<float>();
+	each_of_row(x, n, team, [&](int64_t i, float v) {
+		exp_sum_add(s, {v});
+		seen_one(i, v);
+	}, [&](int64_t i, const Vec<float, vec_of<T>> &v) {
+		exp_sum_add(s, v.at);
+		seen_many(i, v);
+	});
+	return exp_sum_team(s, team, scratch, turn);
+}
+
+template <class T> __device__ __forceinline__ ExpSum<float> exp_sum_of_row(const T *x, int64_t n, const Team &team,
+	float *scratch, int &turn)
+{
+	return exp_sum_of_row(x, n, team, scratch, turn, [](int64_t, float) {},
+		[](int64_t, const Vec<float, vec_of<T>> &) {});
+}
+
+/* The log-sum-exp of a row is max + log.  One number for both has few digits of log left where max is far from 0. */
+struct LogSum {
+	float max, log;
+
+	__device__ float whole() const { return max + log; }
+	/* That minus x, with all digits wherever both lie. */
+	__device__ double above(float x) const { return (double)max - (double)x + (double)log; }
+};
+__device__ __forceinline__ LogSum log_sum(const ExpSum<float> &s) { return {s.max, log(s.sum)}; }
+
 /* The sum over the n classes of w (lse - x). */
-template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *x, int64_t n, float lse,
+template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *x, int64_t n, const LogSum &lse,
 	const Team &team, double *scratch, int &turn)
 {
 	double all = 0;
 	for (int64_t i = team.lane; i < n; i += team.size)
-		all += (a.weights ? (double)a.weights[i] : 1) * ((double)lse - (double)widen(x[i]));
+		all += (a.weights ? (double)a.weights[i] : 1) * lse.above(widen(x[i]));
 	return team_reduce_one(all, Sum(), team, scratch, turn);
 }
 
 struct LossSum { double loss, weight; };
 
 /* Adds the loss of a row, (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]), whose last sum is `all`. */
-template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, const T *x, int64_t row, float lse,
-	double all)
+template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, const T *x, int64_t row,
+	const LogSum &lse, double all)
 {
 	int64_t y = a.labels[row];
 	if (y == a.ignore_index)
@@ -68,7 +101,7 @@ template <class T> __device__ void add_loss(LossSum &s, const LossRows<T> &a, co
 		return;
 	}
 	double w = a.weights ? (double)a.weights[y] : 1;
-	s.loss += (1 - a.smoothing) * w * ((double)lse - (double)widen(x[y])) + a.smoothing / (double)a.c * all;
+	s.loss += (1 - a.smoothing) * w * lse.above(widen(x[y])) + a.smoothing / (double)a.c * all;
 	s.weight += w;
 }
 
@@ -103,15 +136,11 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
 		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
 		const T *x = a.logits + row * a.pitch;
-		ExpSum<float> s = exp_sum_none<float>();
-		each_of_row(x, n, team, [&](int64_t, float v) { exp_sum_add(s, {v}); },
-			[&](int64_t, const Vec<float, vec_of<T>> &v) { exp_sum_add(s, v.at); });
-		s = exp_sum_team(s, team, scratch, turn);
-		float lse = s.max + log(s.sum);
+		LogSum lse = log_sum(exp_sum_of_row(x, n, team, scratch, turn));
 		double all = a.smoothing != 0 ? loss_of_all(a, x, n, lse, team, wide_scratch, wide_turn) : 0;
 		if (row >= end || team.lane != 0)
 			continue;
-		a.lse[row] = lse;
+		a.lse[row] = lse.whole();
 		add_loss(sum, a, x, row, lse, all);
 	}
 	put_parts(parts, sum, team, teams);
@@ -165,13 +194,13 @@ template <class T> __device__ double weight_of_all(const LossRows<T> &a, const T
 struct RowGrad {
 	bool counts, smooth;
 	int64_t y;
-	float lse, p, u, own;
+	float shift, p, u, own;
 	const float *weights;
 
 	__device__ float at(int64_t i, float x) const
 	{
 		float left = smooth ? u * (weights ? weights[i] : 1) : 0;
-		return counts ? exp(x - lse) * p - left - (i == y ? own : 0) : 0;
+		return counts ? exp(x - shift) * p - left - (i == y ? own : 0) : 0;
 	}
 
 	/* Of N neighbours from i on. */
@@ -185,13 +214,22 @@ struct RowGrad {
 	}
 };
 
-template <class T> __device__ RowGrad row_grad(const LossRows<T> &a, int64_t row, float lse, float dloss, double all)
+/* softmax(x)[j] is e^(x[j] - shift) scale. */
+struct Softmax { float shift, scale; };
+
+/* Whether a row's log-sum-exp has too few digits for its softmax, which then follows from the row's sum. */
+__device__ __forceinline__ bool coarse(float lse) { return fabsf(lse) >= (float)K_LSE_COARSE; }
+__device__ __forceinline__ Softmax softmax_by(float lse) { return {lse, 1}; }
+__device__ __forceinline__ Softmax softmax_by(const ExpSum<float> &s) { return {s.max, 1 / s.sum}; }
+
+template <class T> __device__ RowGrad row_grad(const LossRows<T> &a, int64_t row, Softmax of, float dloss, double all)
 {
 	int64_t y = a.labels[row];
 	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
 	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
 	float g = counts ? dloss : 0;
-	return {counts, a.smoothing != 0, y, lse, (float)(g * (w + e * all)), (float)(g * e), (float)(g * w), a.weights};
+	return {counts, a.smoothing != 0, y, of.shift, (float)(g * (w + e * all)) * of.scale, (float)(g * e), (float)(g * w),
+		a.weights};
 }
 
 template <class T>
@@ -199,17 +237,33 @@ static __global__ void __launch_bounds__(TEAM_THREADS)
 cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
 	int warps)
 {
-	__shared__ double scratch[2 * WARP];
+	__shared__ float scratch[2 * WARP];
+	__shared__ double wide_scratch[2 * WARP];
+	__shared__ int any_coarse;
 	Team team = team_of(warps);
 	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id, n = row < a.rows ? a.c : 0;
-	int turn = 0;
-	double all = weight_of_all(a, team, scratch, turn);
-	if (n == 0)
-		return;
+	int turn = 0, wide_turn = 0;
+	double all = weight_of_all(a, team, wide_scratch, wide_turn);
 	constexpr int N = vec_of<T>;
 	const T *x = a.logits + row * a.pitch;
 	T *d = dlogits + row * a.pitch;
-	RowGrad grad = row_grad(a, row, a.lse[row], *dloss, all);
+	float lse = n ? a.lse[row] : 0;
+	Softmax of = softmax_by(lse);
+	if (threadIdx.x == 0)
+		any_coarse = 0;
+	__syncthreads();
+	if (coarse(lse))
+		any_coarse = 1;
+	__syncthreads();
+	if (any_coarse) {
+		ExpSum<float> s = exp_sum_of_row(x, n, team, scratch, turn);
+		__syncthreads(); /* d may be x: it is read */
+		if (coarse(lse))
+			of = softmax_by(s);
+	}
+	if (n == 0)
+		return;
+	RowGrad grad = row_grad(a, row, of, *dloss, all);
 	auto one = [&](int64_t i, float v) { d[i] = narrow<T>(grad.at(i, v)); };
 	if (((reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(d)) & 15) == 0)
 		each_of_row(x, n, team, one,
@@ -256,49 +310,46 @@ cross_entropy_and_grad_rows(T *logits, const float *dloss, LossRows<T> a, double
 		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
 		T *x = logits + row * a.pitch;
 		const T *from = KEPT ? kept : x;
-		ExpSum<float> s = exp_sum_none<float>();
-		each_of_row(x, n, team, [&](int64_t i, float v) {
-			exp_sum_add(s, {v});
+		ExpSum<float> s = exp_sum_of_row(x, n, team, scratch, turn, [&](int64_t i, float v) {
 			if (KEPT)
 				kept[i] = narrow<T>(v);
 		}, [&](int64_t i, const Vec<float, N> &v) {
-			exp_sum_add(s, v.at);
 			if (KEPT)
 				store<N>(kept + i, narrow_all<T>(v));
 		});
-		s = exp_sum_team(s, team, scratch, turn);
-		float lse = s.max + log(s.sum);
+		LogSum lse = log_sum(s);
 		double of_all = a.smoothing != 0 ? loss_of_all(a, x, n, lse, team, wide_scratch, wide_turn) : 0;
 		if (n && team.lane == 0)
 			add_loss(sum, a, x, row, lse, of_all);
 		__syncthreads(); /* x[y] is read */
 		if (!n)
 			continue;
-		RowGrad grad = row_grad(a, row, lse, *dloss, all);
+		RowGrad grad = row_grad(a, row, coarse(lse.whole()) ? softmax_by(s) : softmax_by(lse.whole()), *dloss, all);
 		each_of_row(from, n, team, [&](int64_t i, float v) { x[i] = narrow<T>(grad.at(i, v)); },
 			[&](int64_t i, const Vec<float, N> &v) { store<N>(x + i, grad.template of<T>(i, v)); });
 	}
 	put_parts(parts, sum, team, teams);
 }
 
-/* The bytes of shared memory in which a block keeps its rows; 0: they do not fit beside what is static. */
-template <class T> static int64_t kept_bytes(int64_t c, int warps)
+/* The bytes of shared memory that a block may have beside what is static. */
+static int most_kept()
 {
 	enum { STATIC = 4 << 10 };
 	int device = 0, most = 0;
 	launched(cudaGetDevice(&device), "cross_entropy");
 	launched(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cross_entropy");
-	int64_t bytes = teams_in_block(warps) * ceil_div(c, vec_of<T>) * 16;
-	return bytes <= most - STATIC ? bytes : 0;
+	return most - STATIC;
 }
 
 template <class T> static int64_t loss_and_grad(LossRows<T> a, double *parts, const float *dloss)
 {
 	int warps = team_warps(a.c, LOGITS_LANE);
-	int64_t chunks = a.rows > 0 && a.c > 0 ? kwork_loss_chunks(a.rows) : 0, bytes = kept_bytes<T>(a.c, warps);
+	int64_t chunks = a.rows > 0 && a.c > 0 ? kwork_loss_chunks(a.rows) : 0;
+	int64_t bytes = teams_in_block(warps) * ceil_div(a.c, vec_of<T>) * 16; /* of a block's rows */
+	int most = most_kept();
 	T *x = const_cast<T *>(a.logits);
-	if (chunks > 0 && bytes > 0) {
-		want_shared(cross_entropy_and_grad_rows<T, true>, (int)bytes);
+	if (chunks > 0 && bytes <= most) {
+		want_shared(cross_entropy_and_grad_rows<T, true>, most); /* the same for heads of any size: a graph has both */
 		LAUNCH((cross_entropy_and_grad_rows<T, true>), (unsigned)chunks, team_block(warps), (size_t)bytes, k_stream, x,
 			dloss, a, parts, chunks, warps);
 	} else if (chunks > 0) {

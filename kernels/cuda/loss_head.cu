@@ -37,7 +37,7 @@ template <class T> static __global__ void add_columns(float *db, const T *x, int
 
 template <class T> static void sum_columns(float *db, const void *dx, const LossBlock &x, bool set)
 {
-	LAUNCH((add_columns<T>), blocks_for(x.c, 1024), 256, 0, k_stream, db, (const T *)dx, x.rows, x.c, x.pitch, set);
+	LAUNCH((add_columns<T>), blocks_for(x.c, 256), 256, 0, k_stream, db, (const T *)dx, x.rows, x.c, x.pitch, set);
 }
 
 struct Head {

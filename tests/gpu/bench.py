@@ -46,13 +46,13 @@ class Bench:
     # ---- checks ----
 
     def peer(self, *parts, script="peer.py"):
-        """What a process of PyTorch prints as its last line, a JSON object."""
+        """The last JSON object among the lines that a process of PyTorch prints."""
         device = ["--device", "cpu"] if self.smoke else []
         status, text = self.machine.run([sys.executable, HERE / script, *parts, *device], plain=True)
-        last = text.strip().splitlines()[-1:] or [""]
-        if status != 0 or not last[0].startswith("{"):
+        objects = [line for line in text.splitlines() if line.startswith("{")]
+        if status != 0 or not objects:
             raise Failed(f"exit {status}: {text.strip()[-600:]}")
-        return json.loads(last[0])
+        return json.loads(objects[-1])
 
     def program(self, name, other=None):
         """A program of a case, and its samples."""

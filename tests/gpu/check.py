@@ -151,8 +151,8 @@ class Check:
         program = self.machine.tool("compute-sanitizer")
         if not program:
             raise Skipped("compute-sanitizer is not installed (it is part of the CUDA Toolkit)")
-        status, text = self.machine.run([program, "--tool", tool, "--error-exitcode", 99, "--print-limit", 5, *parts],
-                                        timeout=timeout)
+        status, text = self.machine.run([program, "--tool", tool, "--target-processes", "all", "--error-exitcode", 99,
+                                         "--print-limit", 5, *parts], timeout=timeout)
         told = [line for line in text.splitlines() if line.startswith("=========")]
         if status is None:
             raise Skipped(f"no end in {timeout} s")

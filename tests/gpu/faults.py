@@ -9,25 +9,11 @@ import sys
 import time
 
 from check import Failed
-from machine import EMULATED, HERE, end, steps
+from machine import EMULATED, HERE, children, end, lives, steps
 
 EVERY = 3  # steps from save to save
 MORE = 4  # steps after a resumption, which must have the numbers of a run that was not interrupted
 LEFT = 2 << 30  # bytes of the GPU's memory that are left to a program whose plan is larger
-
-
-def children(pid):
-    try:
-        return [int(x) for x in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def lives(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class Faults:

@@ -54,8 +54,11 @@ class Machine:
         missing = [f"  {name}: {hint}" for name, hint in LIBRARIES.items() if not self.found[name]]
         if missing and self.arch != EMULATED:
             sys.exit("\n".join([f"{HERE.name}: libraries are missing (--libs=FOLDER names where they are):", *missing]))
-        paths = dict.fromkeys([str(HERE / "lib"), *(str(p) for p in self.found.values() if p)])
-        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "SHARDRT_LIB": str(self.bin)}
+        # What was there stays: in some containers the driver is found by it alone.
+        paths = dict.fromkeys([str(HERE / "lib"), *(str(p) for p in self.found.values() if p),
+                               *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))])
+        # With a spin count programs do not execute themselves once more, which tools that look into them would miss.
+        self.env = {"GOMP_SPINCOUNT": "2000", **os.environ, "LD_LIBRARY_PATH": ":".join(paths), "SHARDRT_LIB": str(self.bin)}
 
     def choose(self):
         """The arch in the folder for the GPU; otherwise any, whose program then says what is missing."""
@@ -101,11 +104,29 @@ def end(pid):
             pass
 
 
+def stat_of(pid):
+    """State and parent of a process; of one that is gone a dead one."""
+    try:
+        state, parent = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return state, int(parent)
+    except OSError:
+        return "X", 0
+
+
+def children(pid):
+    """By what every process says of its parent: not every kernel lists children."""
+    return [int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if stat_of(p.name)[1] == pid]
+
+
+def lives(pid):
+    return stat_of(pid)[0] not in "ZX"
+
+
 def end_children():
     """Kills what was started here and has not ended."""
-    for pid in pathlib.Path("/proc/self/task", str(os.getpid()), "children").read_text().split():
-        end(int(pid))
-        os.waitpid(int(pid), 0)
+    for pid in children(os.getpid()):
+        end(pid)
+        os.waitpid(pid, 0)
 
 
 def nvidia_smi():

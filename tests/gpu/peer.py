@@ -50,7 +50,8 @@ class Peer:
         if self.tokens:
             x = torch.randint(self.classes, (batch, *sample), device=device)
         else:
-            self.module = self.module.to(memory_format=torch.channels_last)
+            if not self.sharded:  # fully_shard refuses weights whose elements are not in C order
+                self.module = self.module.to(memory_format=torch.channels_last)
             x = torch.randn((batch, *sample), device=device)
         self.take(x, torch.randint(self.classes, (batch, *sample) if self.tokens else (batch,), device=device))
         if self.sharded:

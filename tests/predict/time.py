@@ -5,7 +5,7 @@ usage: tests/predict/time.py SHARDC DIR [--turns N] [--only REGEX] [--machine FI
 
 Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out.  The cases of a model take turns: the model
 is calibrated, and each runs once.  There are N calm turns, in which calibration does not warn of other programs, and as
-many others, then further ones for cases whose two fastest runs do not agree; 3 N in all at most.  What is compared is the
+many others, then further ones for cases whose two fastest runs do not agree; 2 N in all at most.  What is compared is the
 step of the fastest run, of a machine that has nothing else to do, with what follows from the fastest calibrations.  Turns
 matter where processors are virtual: their host moves them for seconds at a time to places in which two threads of one
 program share a core, or reach each other's caches slowly.  --machine: a file of an earlier run, and no calibration.
@@ -53,19 +53,18 @@ def order(rows):
     return len(pairs), sum(a["predicted_ms"] < b["predicted_ms"] for a, b in pairs)
 
 
-def measure(programs, cores, turns, calibrated):
-    """Lets the programs of one model take turns, each behind calibrated(), until so many turns were calm and all have
-    settled."""
-    runs = [(program, ranks) for program in programs for ranks in RANKS]
-    calm = 0
-    for _ in range(3 * turns):
-        few = calm < turns
-        calm += few and calibrated() <= CALM
-        left = [r for r in runs if few or not r[0].settled(r[1])]
-        for program, ranks in left:
-            program.run(ranks, cores)
-        if not left:
-            break
+def measure(models, cores, turns, calibrated):
+    """Lets all models take turns, and the programs of a model in them, each time behind calibrated(its name), until so
+    many turns of a model were calm and all its programs have settled."""
+    calm = dict.fromkeys(models, 0)
+    for _ in range(2 * turns):
+        for name, programs in models.items():
+            few = calm[name] < turns
+            left = [(p, ranks) for p in programs for ranks in RANKS if few or not p.settled(ranks)]
+            if left:
+                calm[name] += calibrated(name) <= CALM
+            for program, ranks in left:
+                program.run(ranks, cores)
 
 
 def main():
@@ -87,9 +86,10 @@ def main():
     cores = cores_of(machine)
     programs = [Program(shardc, folder / f"case{i}", words_of(name, half, folder), flags.split(), ids_of(name))
                 for i, (name, flags, half) in enumerate(cases)]
-    for name in dict.fromkeys(c[0] for c in cases):
-        measure([p for c, p in zip(cases, programs) if c[0] == name], cores, o.turns,
-                lambda name=name: 0 if o.machine else calibrate(shardc, folder, machine, [name]))
+    models = {}
+    for case, program in zip(cases, programs):
+        models.setdefault(case[0], []).append(program)
+    measure(models, cores, o.turns, lambda name: 0 if o.machine else calibrate(shardc, folder, machine, [name]))
     rows = []
     for case, program in zip(cases, programs):
         for ranks in RANKS:

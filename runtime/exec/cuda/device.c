@@ -125,7 +125,7 @@ static void give(const Rt *rt, int arena)
 	const DeviceMemory *mem = &rt->p->memory;
 	if (rt->p->cuda->lent[arena])
 		rt->p->cuda->backend->give(rt, mem->base[arena]);
-	else if (arena_is_away(arena))
+	else if (arena_is_away(arena) && mem->base[arena])
 		cudaFreeHost(mem->base[arena]);
 	else
 		cudaFree(mem->base[arena]);
@@ -338,7 +338,9 @@ void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, Devic
 {
 	if (!on_device(rt, at) || !bytes)
 		return;
-	if (use & DEVICE_WRITE)
+	if (use & DEVICE_WRITE) {
 		cuda_must(cudaMemcpy((void *)(uintptr_t)at, host, (size_t)bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+		cuda_must(cudaStreamSynchronize(NULL), "cudaMemcpy"); /* it returns when the bytes are staged */
+	}
 	free(host);
 }

@@ -176,7 +176,7 @@ static char *numbers(const Rt *rt, int64_t bytes)
 		return NULL;
 	}
 	int64_t done = MIN(bytes, TILE);
-	cuda_must(cudaMemcpy(at, tile, (size_t)done, cudaMemcpyHostToDevice), "cudaMemcpy");
+	cuda_must(cudaMemcpyAsync(at, tile, (size_t)done, cudaMemcpyHostToDevice, compute(rt)), "cudaMemcpyAsync");
 	for (int64_t more; done < bytes; done += more) {
 		more = MIN(done, bytes - done);
 		cuda_must(cudaMemcpyAsync(at + done, at, (size_t)more, cudaMemcpyDeviceToDevice, compute(rt)),
@@ -195,6 +195,8 @@ static bool try_one(const Rt *rt, const OpTimes *t, bool copies, DType dtype, in
 		.m = size, .n = size, .k = size, .work_bytes = K_LT_WORK});
 	if (!at)
 		return false;
+	if (p)
+		k_matmul_run(p, at, at + bytes, at + 2 * bytes, NULL, at + 3 * bytes); /* loads its kernel */
 	begin_capture(rt);
 	if (copies)
 		cuda_must(cudaMemcpyAsync(at, at + bytes, (size_t)bytes, cudaMemcpyDeviceToDevice, compute(rt)),
@@ -369,13 +371,15 @@ static FILE *open_file(const char *path, Diag *d)
 	return f;
 }
 
-static void put_head(const Rt *rt, const OpTimes *t)
+/* False where nothing can be written, which is seen before anything is measured. */
+static bool put_head(const Rt *rt, const OpTimes *t)
 {
 	struct cudaDeviceProp p;
 	cuda_must(cudaGetDeviceProperties(&p, rt->p->cuda->device), "cudaGetDeviceProperties");
 	fprintf(t->file, "%s:\"%s\",\"program\":\"%016" PRIx64 "\",\"gpu\":\"%s\",\"budget\":%g}\n", first_member,
 		str_escape(rt->p->arena, ESCAPE_JSON, rt->model->name), rt->model->hash,
 		str_escape(rt->p->arena, ESCAPE_JSON, p.name), rt->p->options->time_budget);
+	return fflush(t->file) == 0;
 }
 
 static OpTimes *times_new(Rt *rt, FILE *f)
@@ -401,10 +405,9 @@ int device_time_ops(Rt *rt, DeviceStep *step, void *context, Diag *d)
 	if (!f)
 		return EXIT_INPUT;
 	OpTimes *t = times_new(rt, f);
-	int kernels = t->left, code = settle(rt, step, context);
+	int kernels = t->left, code = put_head(rt, t) ? settle(rt, step, context) : EXIT_RUN;
 	double begin = now_s();
 	t->end = begin + o->time_budget;
-	put_head(rt, t);
 	if (!code) {
 		ceilings(rt, t, FOR_CEILINGS * o->time_budget);
 		if (!t->copy)
