@@ -36,7 +36,7 @@ static float exp_sum(const float *x, int64_t n, float shift)
 	return s;
 }
 
-/* The log-sum-exp of a row is max + log.  One f32 number for both has few digits of log left where max is far from 0. */
+/* The log-sum-exp of a row is max + log.  One f32 number for both has few digits of log where max is far from 0. */
 typedef struct LogSum { float max; double log; } LogSum;
 
 static LogSum log_sum_exp(const Logits *x, int64_t row)

@@ -67,7 +67,7 @@ template <class T> __device__ __forceinline__ ExpSum<float> exp_sum_of_row(const
 		[](int64_t, const Vec<float, vec_of<T>> &) {});
 }
 
-/* The log-sum-exp of a row is max + log.  One number for both has few digits of log left where max is far from 0. */
+/* The log-sum-exp of a row is max + log.  One number for both has few digits of log where max is far from 0. */
 struct LogSum {
 	float max, log;
 
@@ -228,8 +228,8 @@ template <class T> __device__ RowGrad row_grad(const LossRows<T> &a, int64_t row
 	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
 	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
 	float g = counts ? dloss : 0;
-	return {counts, a.smoothing != 0, y, of.shift, (float)(g * (w + e * all)) * of.scale, (float)(g * e), (float)(g * w),
-		a.weights};
+	float p = (float)(g * (w + e * all)) * of.scale;
+	return {counts, a.smoothing != 0, y, of.shift, p, (float)(g * e), (float)(g * w), a.weights};
 }
 
 template <class T>
