@@ -88,3 +88,9 @@ bool device_check(Rt *rt, Diag *d)
 		p.name, p.major, p.minor, remedy(p.major, p.minor));
 	return false;
 }
+
+void cuda_send(void *to, const void *from, size_t bytes)
+{
+	cuda_must(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+	cuda_must(cudaStreamSynchronize(NULL), "cudaMemcpy");
+}

@@ -338,9 +338,7 @@ void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, Devic
 {
 	if (!on_device(rt, at) || !bytes)
 		return;
-	if (use & DEVICE_WRITE) {
-		cuda_must(cudaMemcpy((void *)(uintptr_t)at, host, (size_t)bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-		cuda_must(cudaStreamSynchronize(NULL), "cudaMemcpy"); /* it returns when the bytes are staged */
-	}
+	if (use & DEVICE_WRITE)
+		cuda_send((void *)(uintptr_t)at, host, (size_t)bytes);
 	free(host);
 }

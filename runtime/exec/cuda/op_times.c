@@ -176,7 +176,7 @@ static char *numbers(const Rt *rt, int64_t bytes)
 		return NULL;
 	}
 	int64_t done = MIN(bytes, TILE);
-	cuda_must(cudaMemcpyAsync(at, tile, (size_t)done, cudaMemcpyHostToDevice, compute(rt)), "cudaMemcpyAsync");
+	cuda_send(at, tile, (size_t)done);
 	for (int64_t more; done < bytes; done += more) {
 		more = MIN(done, bytes - done);
 		cuda_must(cudaMemcpyAsync(at + done, at, (size_t)more, cudaMemcpyDeviceToDevice, compute(rt)),
