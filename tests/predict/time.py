@@ -3,12 +3,13 @@
 
 usage: tests/predict/time.py SHARDC DIR [--turns N] [--only REGEX] [--machine FILE.json] [--json FILE.jsonl]
 
-Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out.  The cases of a model take turns: the model
-is calibrated, and each runs once.  There are N calm turns, in which calibration does not warn of other programs, and as
-many others, then further ones for cases whose two fastest runs do not agree; 2 N in all at most.  What is compared is the
-step of the fastest run, of a machine that has nothing else to do, with what follows from the fastest calibrations.  Turns
-matter where processors are virtual: their host moves them for seconds at a time to places in which two threads of one
-program share a core, or reach each other's caches slowly.  --machine: a file of an earlier run, and no calibration.
+Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out; where the processor multiplies bf16, one of
+each model does so.  Models take turns, in each of which the model is calibrated and each of its cases runs once.  There are
+N calm turns, in which calibration does not warn of other programs, and as many others, then further ones for cases whose
+two fastest runs do not agree; 2 N in all at most.  What is compared is the step of the fastest run, of a machine that has
+nothing else to do, with what follows from the fastest calibrations.  Turns matter where processors are virtual: their host
+moves them for seconds at a time to places in which two threads of one program share a core, or reach each other's caches
+slowly.  --machine: a file of an earlier run, and no calibration.
 The table goes to standard output, and each row to --json.  It ends with 1 when a bar is missed."""
 import argparse
 import json
