@@ -21,7 +21,14 @@ typedef float VecU __attribute__((vector_size(VW * sizeof(float)), aligned(sizeo
 
 INLINE Vec vec_load(const float *p) { return *(const VecU *)p; }
 INLINE void vec_store(float *p, Vec v) { *(VecU *)p = v; }
-INLINE Vec vec_all(float x) { return x - (Vec){0}; }
+typedef int32_t VecInt __attribute__((vector_size(VW * sizeof(int32_t))));
+/* Of any bits, as a lane may have a pair of 16-bit numbers. */
+INLINE Vec vec_all(float x)
+{
+	int32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return (Vec)(bits - (VecInt){0});
+}
 
 /* s += x v, in the register of s.  Left to itself the compiler puts sums into registers of operands, copies them back
  * and reads operands from memory for each use. */
@@ -34,8 +41,19 @@ INLINE void vec_fma(Vec *s, Vec x, Vec v)
 #endif
 }
 
-/* s (mr, nv vectors) += column p of a times row p of b, for p < steps, each added before the next one */
-INLINE void gemm_steps(int mr, int nv, int steps, Vec s[MR][NV], const float *a, int64_t ar, int64_t ak,
+/* Whether this processor's vectors multiply bf16.  vec_dot: the same of two numbers in each lane, of which lanes of x and
+ * v have pairs; denormals count as zero. */
+#if defined __AVX512BF16__
+enum { HAS_PAIRS = 1 };
+INLINE void vec_dot(Vec *s, Vec x, Vec v) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*s) : "v"(x), "v"(v)); }
+#else
+enum { HAS_PAIRS = 0 };
+INLINE void vec_dot(Vec *s, Vec x, Vec v) { (void)s, (void)x, (void)v; }
+#endif
+
+/* s (mr, nv vectors) += column p of a times row p of b, for p < steps, each added before the next one.  pairs: an element
+ * of a or b is a pair of bf16, and a product the sum of those of the two (HAS_PAIRS). */
+INLINE void gemm_steps(bool pairs, int mr, int nv, int steps, Vec s[MR][NV], const float *a, int64_t ar, int64_t ak,
 	const float *b, int64_t br)
 {
 	#pragma GCC unroll 4
@@ -49,7 +67,10 @@ INLINE void gemm_steps(int mr, int nv, int steps, Vec s[MR][NV], const float *a,
 			Vec x = vec_all(a[i * ar + p * ak]);
 			#pragma GCC unroll 4
 			for (int j = 0; j < nv; j++)
-				vec_fma(&s[i][j], x, v[j]);
+				if (pairs)
+					vec_dot(&s[i][j], x, v[j]);
+				else
+					vec_fma(&s[i][j], x, v[j]);
 		}
 	}
 }
@@ -92,12 +113,12 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 		#pragma GCC unroll 4
 		for (int l = 0; l < TURN * VW * 4; l += LINE)
 			__builtin_prefetch((const char *)(ahead + p * VW) + l, 0, 2);
-		gemm_steps(mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(false, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
 	}
 	for (; p + TURN <= k; p += TURN)
-		gemm_steps(mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(false, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
 	for (; p < k; p++)
-		gemm_steps(mr, nv, 1, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(false, mr, nv, 1, s, a + p * ak, ar, ak, b + p * br, br);
 	#pragma GCC unroll 16
 	for (int i = 0; i < mr; i++)
 		#pragma GCC unroll 4
