@@ -115,8 +115,8 @@ static void pack_x(const Taps *t, const Chunk *k, float *to, const void *x, int6
 	}
 }
 
-/* Packs the outputs of one position, or of two (both: the second is in the image), tile by tile; tiles are `tile` floats
- * apart. */
+/* Packs the outputs of one position, or of two (both: the second is in the image), tile by tile; tiles are `tile`
+ * floats apart. */
 static void pack_dy(const Taps *t, float *to, int64_t tile, const void *dy, int64_t at, bool both)
 {
 	const float *from = (const float *)dy + (t->type == K_F32 ? at : 0);

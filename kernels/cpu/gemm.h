@@ -41,8 +41,8 @@ INLINE void vec_fma(Vec *s, Vec x, Vec v)
 #endif
 }
 
-/* Whether this processor's vectors multiply bf16.  vec_dot: the same of two numbers in each lane, of which lanes of x and
- * v have pairs; denormals count as zero. */
+/* Whether this processor's vectors multiply bf16.  vec_dot: s += x v, where a lane of x and of v is a pair of bf16 and
+ * adds both products; denormals count as zero. */
 #if defined __AVX512BF16__
 enum { HAS_PAIRS = 1 };
 INLINE void vec_dot(Vec *s, Vec x, Vec v) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*s) : "v"(x), "v"(v)); }
@@ -51,8 +51,8 @@ enum { HAS_PAIRS = 0 };
 INLINE void vec_dot(Vec *s, Vec x, Vec v) { (void)s, (void)x, (void)v; }
 #endif
 
-/* s (mr, nv vectors) += column p of a times row p of b, for p < steps, each added before the next one.  pairs: an element
- * of a or b is a pair of bf16, and a product the sum of those of the two (HAS_PAIRS). */
+/* s (mr, nv vectors) += column p of a times row p of b, for p < steps, each added before the next one.  pairs: elements
+ * of a and b are pairs of bf16, for vec_dot. */
 INLINE void gemm_steps(bool pairs, int mr, int nv, int steps, Vec s[MR][NV], const float *a, int64_t ar, int64_t ak,
 	const float *b, int64_t br)
 {

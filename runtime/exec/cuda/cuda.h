@@ -47,8 +47,8 @@ struct Cuda {
 
 /* If e is an error, ends the run with a message that has the rank, its GPU, `what` and CUDA's text. */
 void cuda_must(cudaError_t e, const char *what);
-/* Copies bytes of the host to the device and waits until they are there: cudaMemcpy returns when bytes of memory that is
- * not pinned are staged, and none of our streams waits for what it left to do. */
+/* Copies bytes of the host to the device and waits until they are there: cudaMemcpy returns when bytes of memory that
+ * is not pinned are staged, and none of our streams waits for what it left to do. */
 void cuda_send(void *to, const void *from, size_t bytes);
 /* Allocates from the pinned memory of the host that the plan counts (layout_cuda_pinned), aligned to 64 bytes. */
 void *cuda_pinned(Rt *rt, int64_t bytes);
