@@ -27,9 +27,9 @@ bool choose_check(const Options *o, const Search *chosen, Diag *d)
 	return d->errors == before;
 }
 
-/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
-bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a,
-	Diag *d)
+/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read.  A machine has
+ * no part in it: a plan that is predicted has the choice of the program that is compiled. */
+bool choose_remat(Options *o, Options *asked, const PipelineView *view, Arena *a, Diag *d)
 {
 	Variants copy = {{NULL}};
 	bool quiet = d->quiet;
@@ -46,7 +46,7 @@ bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Ma
 	d->quiet = quiet;
 	if (!ok)
 		return false;
-	Recompute *r = recompute_begin(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, machine);
+	Recompute *r = recompute_begin(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, NULL);
 	o->memory.remat = recompute_within(r, o->memory.memory_limit, build_may_reduce_each(o, view), a, d);
 	recompute_end(r);
 	return o->memory.remat;

@@ -8,7 +8,7 @@
 /* Checks what is asked of --remat=auto, before a model is read.  chosen: NULL, or what --wrap=auto found. */
 bool choose_check(const Options *o, const Search *chosen, Diag *d);
 /* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
-bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a, Diag *d);
+bool choose_remat(Options *o, Options *asked, const PipelineView *view, Arena *a, Diag *d);
 bool choose_write_remat(const Options *o, Diag *d); /* --remat-out */
 
 /* What --remat=auto knows of plans with some options. */

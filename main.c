@@ -404,7 +404,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		return EXIT_INPUT;
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
-	ChooseAgain context = {.asked = *o, .machine = machine};
+	ChooseAgain context = {.asked = *o}; /* no machine: --remat=auto chooses what it does for a program */
 	PlanAgain again = choose_again(&context);
 	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
@@ -413,7 +413,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && build_join_block(first, o, d)
-				&& choose_remat(o, &context.asked, &view, machine, a, d) && build_program(first, o, &view, d))
+				&& choose_remat(o, &context.asked, &view, a, d) && build_program(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
 		&& report_accepts(report, &all, o, d);
 	int status = compile_status(ok, &found);
