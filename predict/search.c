@@ -182,7 +182,7 @@ const Trial *search_try(Search *s, const Trial *choice)
 		if (!memcmp(s->trial[i]->pick, choice->pick, sizeof(choice->pick))
 				&& same_text(s->trial[i]->keep, choice->keep))
 			return s->trial[i];
-	if (s->n == TRIALS_MAX)
+	if (s->n == s->most)
 		return NULL;
 	Trial *x = s->trial[s->n++] = NEW(s->a, Trial);
 	*x = *choice;
@@ -370,6 +370,30 @@ static const Trial *recompute_over(Search *s, const TrialVec *from)
 	return NULL;
 }
 
+static bool is_elsewhere(const Trial *x) { return x->pick[KNOB_OFFLOAD] || x->pick[KNOB_ACTS]; }
+
+/* Of the plans that need least, with or without what lies in memory of the host, the first that fits with what
+ * --remat=auto chooses for it; NULL: none was found. */
+static const Trial *recompute_least(Search *s, bool elsewhere)
+{
+	int64_t below = 0;
+	s->most = TRIALS_MAX + TRIALS_SPARE;
+	for (int tried = 0; tried < OVER_MAX; tried++) {
+		const Trial *x = NULL;
+		for (int i = 0; i < s->n; i++) {
+			const Trial *t = s->trial[i];
+			bool counts = !t->refused && is_elsewhere(t) == elsewhere;
+			if (counts && t->of.memory.total > below && (!x || t->of.memory.total < x->of.memory.total))
+				x = t;
+		}
+		const Trial *fits = x ? search_recompute(s, x, 0) : NULL;
+		if (!x || (fits && !fits->refused && !fits->over))
+			return fits;
+		below = x->of.memory.total;
+	}
+	return NULL;
+}
+
 int search_picks(const Search *s, KnobId k)
 {
 	return search_matters(s, k, &s->given) ? s->knob[k].n : 1;
@@ -451,6 +475,11 @@ static void descend_all(Search *s)
 	const Trial *some = search_offload(s, &from);
 	if (search_takes(s, some))
 		descend(s, some);
+	for (int i = 0; i < 2 && s->best && (s->best->over || (!i && is_elsewhere(s->best))); i++) {
+		const Trial *least = recompute_least(s, i);
+		if (search_takes(s, least))
+			descend(s, least);
+	}
 }
 
 bool search_wanted(const Options *o)
@@ -520,7 +549,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 {
 	const Options *o = from->options;
 	Search *s = NEW(a, Search);
-	*s = (Search){.from = *from, .given = *o, .sync = from->sync, .m = from->machine, .a = a,
+	*s = (Search){.from = *from, .given = *o, .sync = from->sync, .m = from->machine, .a = a, .most = TRIALS_MAX,
 		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)from->machine->of[MACHINE_MEMORY]};
 	count_parameters(s);
 	find_groups(s);

@@ -87,7 +87,7 @@ double search_bound(Search *s, const Trial *x, const Options *o)
 		Trial plain = *x;
 		plain.pick[KNOB_ACTS] = 0;
 		const Trial *of = search_try(s, &plain);
-		return of ? of->bound : b->roomy; /* TRIALS_MAX */
+		return of ? of->bound : b->roomy; /* too many trials */
 	}
 	if (host && overpins)
 		return INFINITY;

@@ -70,7 +70,7 @@ static void text_trial(FILE *f, const Search *s, const Trial *x, int knob)
 void search_text(FILE *f, const Search *s)
 {
 	fprintf(f, "\n--wrap=auto made and played %d plans%s and chose\n ", s->n,
-		s->n == TRIALS_MAX ? ", the most that it makes," : "");
+		s->n == s->most ? ", the most that it makes," : "");
 	for (const char *const *o = search_options(s); *o; o++) {
 		fputc(' ', f);
 		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);

@@ -8,7 +8,8 @@
 #include "predict/private.h"
 #include "predict/search.h"
 
-enum { VALUES_MAX = 24, TRIALS_MAX = 500, OVER_MAX = 4 /* plans above the limit that are changed */ };
+enum { VALUES_MAX = 24, OVER_MAX = 4 /* plans above the limit that are changed */ };
+enum { TRIALS_MAX = 500, TRIALS_SPARE = 64 /* more where none of these fits */ };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
@@ -49,8 +50,8 @@ struct Search {
 	int64_t group[LARGER_MAX + SMALLER_MAX]; /* ranks of a group of hybrid_shard */
 	int n_groups;
 	Knob knob[KNOBS];
-	Trial *trial[TRIALS_MAX];
-	int n;
+	Trial *trial[TRIALS_MAX + TRIALS_SPARE];
+	int n, most;                 /* trials, and how many there may be */
 	const Trial *best;
 	Price *price[SEARCH_BATCHES]; /* by micro-batch; NULL: nothing had to be computed again so far */
 	double bound;
@@ -63,7 +64,7 @@ static inline const SearchBatch *batch_of(const Search *s, const Trial *t)
 
 /* ---- search.c ---- */
 
-/* Plans with these choices, once; NULL: TRIALS_MAX plans have been made. */
+/* Plans with these choices, once; NULL: as many plans as may be have been made. */
 const Trial *search_try(Search *s, const Trial *choice);
 /* The same with another value of one knob. */
 const Trial *search_with(Search *s, const Trial *from, int knob, int value);
