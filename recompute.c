@@ -10,8 +10,8 @@
  * compared with the limit is that of a plan.  (Greedy rematerialisation by bytes for time: as XLA's; optimal sets, as
  * by Checkmate's programs or the minimal cut of PyTorch's partitioner, would need bytes at the peak to be sums, which
  * they are not.)
- * All is counted in steps and not in time, so that the choice is the same everywhere: with --wrap=auto seconds are those
- * of its machine, otherwise of rates that every processor of the target has. */
+ * All is counted in steps and not in time, so that the choice is the same everywhere: with --wrap=auto seconds are
+ * those of its machine, otherwise of rates that every processor of the target has. */
 #include "recompute.h"
 
 #include <inttypes.h>
