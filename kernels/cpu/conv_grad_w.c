@@ -74,7 +74,8 @@ INLINE void put_pairs(float *to, int64_t all, const uint16_t *a, const uint16_t 
 	memcpy(to, pair, (size_t)all * sizeof *to);
 }
 
-/* One row of x, n channels of it, as pairs of columns that positions next to each other read. */
+/* One row of x, n channels of it, as pairs of columns that positions next to each other read.  The last pair of an odd
+ * row meets a zero of dy, which hides any x but inf and NaN. */
 static void pack_x_pairs(const Taps *t, float *to, const uint16_t *row, int64_t n)
 {
 	for (int64_t i = 0; i < t->wp; i++, to += CT) {

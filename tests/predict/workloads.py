@@ -21,7 +21,7 @@ LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
 STEPS, WARM = 24, 3  # of a run, at least; those that are left out
 LONG = 1000  # ms that a run takes at least, but for the first one: processors that move do so for seconds at a time
-SHORT = {"digits": 96, "mlp": 96, "lstm": 48}  # models of short steps, and the steps that calibrate measures for them
+REPEAT = {"digits": 96, "mlp": 96, "lstm": 48}  # steps that calibrate measures where they are short; others: 16
 AGREE = 0.02  # so near the two fastest runs are in the end
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
@@ -159,7 +159,7 @@ def calibrate(shardc, folder, machine, names):
         if has_bf16_units():
             variants.append((" in bf16", [*words_of(name, False, folder), "--param-dtype=bf16"]))
         for title, words in variants:
-            said = call(shardc, "calibrate", "-o", machine, *words, *[f"--repeat={SHORT[n]}" for n in [name] if n in SHORT])
+            said = call(shardc, "calibrate", "-o", machine, *words, f"--repeat={REPEAT.get(name, 16)}")
             print(f"{name}{title}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
             disturbed = max(disturbed, int(re.search(r"at most (\d+)% between", said)[1]) / 100)
     return disturbed
