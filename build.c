@@ -13,13 +13,12 @@ FrontendOptions frontend_options(const Options *o)
 }
 
 /* smaller: how many sizes of --bind below the largest. */
-bool build_load(Variants *v, Options *o, int smaller, Arena *a, Diag *d)
+bool build_load(Variants *v, const Options *o, int smaller, Arena *a, Diag *d)
 {
-	if (!is_ir_file(o->input)) {
+	if (!options_reads_text(o)) {
 		FrontendOptions f = frontend_options(o);
 		f.say_roles = !f.infer;
 		f.smaller = smaller;
-		o->graph.bn.frozen.n = 0; /* the frontend freezes them; pass loss does it for a text */
 		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
 		if (v->of[VARIANT_ONLY])
 			twin_note(v->of[VARIANT_ONLY], o->input, &f);
@@ -75,7 +74,7 @@ bool build_join_block(const Variants *v, Options *o, Diag *d)
 /* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */
 bool build_is_planned(const Variants *v, const Options *o)
 {
-	return is_ir_file(o->input) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->what.passes;
+	return options_reads_text(o) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->what.passes;
 }
 
 /* Whether micro-batches may be reduced one by one for the sake of --memory-limit: the user did not say when, and

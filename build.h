@@ -2,16 +2,8 @@
 #ifndef SHARDC_BUILD_H
 #define SHARDC_BUILD_H
 
-#include <string.h>
-
 #include "frontend/frontend.h"
 #include "passes/passes.h"
-
-static inline bool is_ir_file(const char *path)
-{
-	size_t n = strlen(path);
-	return n > 3 && !strcmp(path + n - 3, ".ir");
-}
 
 static inline bool is_plan(const Options *o)
 {
@@ -47,7 +39,7 @@ FrontendOptions frontend_options(const Options *o);
  * as: how it was read. */
 void twin_note(Module *m, const char *path, const FrontendOptions *as);
 /* Reads the model or text.  smaller: how many sizes of --bind below the largest.  False after messages. */
-bool build_load(Variants *v, Options *o, int smaller, Arena *a, Diag *d);
+bool build_load(Variants *v, const Options *o, int smaller, Arena *a, Diag *d);
 /* Joins the options with the train block of a text on which passes run; false after messages. */
 bool build_join_block(const Variants *v, Options *o, Diag *d);
 /* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */

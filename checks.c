@@ -129,7 +129,7 @@ bool check_accum(const Options *o, Diag *d)
 	if (!options_many(o) && o->given.sync)
 		diag_error(d, "--sync", "there is one micro-batch a step: --sync=%s wants --accum=many",
 			sync_text[o->graph.sync]);
-	if (!options_many(o) && o->given.micro_batch && !is_ir_file(o->input))
+	if (!options_many(o) && o->given.micro_batch && !options_reads_text(o))
 		diag_error(d, "--micro-batch", "there is one micro-batch a step: --micro-batch=%s wants --accum=many",
 			variant_text[o->what.micro_batch]);
 	if (options_many(o) && options_infer(o))

@@ -21,6 +21,9 @@ bool choose_check(const Options *o, const Search *chosen, Diag *d)
 	bool searches = remat_mode(o->memory.remat) == REMAT_AUTO;
 	if (o->inspection.remat_out && !searches && !chosen)
 		diag_error(d, "--remat-out", "\"%s\" is for what --remat=auto chooses: give that too", o->inspection.remat_out);
+	if (o->inspection.remat_out && !remat_is_file(o->inspection.remat_out))
+		diag_error(d, "--remat-out", "\"%s\" does not end in .json, so --remat would not take it",
+			o->inspection.remat_out);
 	if (searches && (o->what.passes || o->what.stop_after))
 		diag_error(d, "--remat", "auto plans the whole program: leave out %s, or give the file that --remat-out wrote",
 			o->what.passes ? "--passes" : "--stop-after");
@@ -113,7 +116,7 @@ static const char *recompute(const Options *o, void *context, Arena *a)
 	return r ? recompute_within(r, o->memory.memory_limit, false, a, &silent) : NULL;
 }
 
-static int64_t memory(const Options *o, void *context)
+static bool memory(const Options *o, PlanNeeds *out, void *context)
 {
 	const ChooseAgain *c = context;
 	PipelineView view = {0};
@@ -121,14 +124,16 @@ static int64_t memory(const Options *o, void *context)
 	Diag silent = {.silent = true};
 	Arena *a = arena_new();
 	Options asked = c->asked, planned = *o;
-	int64_t bytes = -1;
 	asked.graph.bind = o->graph.bind;
-	if (build_load(&v, &asked, 0, a, &silent) && build_join_block(&v, &planned, &silent)
-			&& build_program(&v, &planned, &view, &silent))
-		bytes = pipeline_memory(&v, &planned).total;
+	bool ok = build_load(&v, &asked, 0, a, &silent) && build_join_block(&v, &planned, &silent)
+		&& build_program(&v, &planned, &view, &silent);
+	if (ok) {
+		LayoutMemory needs = pipeline_memory(&v, &planned);
+		*out = (PlanNeeds){needs.total, needs.host.total, v.of[VARIANT_ONLY]->batch};
+	}
 	pipeline_free(&v);
 	arena_free(a);
-	return bytes;
+	return ok;
 }
 
 PlanAgain choose_again(ChooseAgain *context)
@@ -170,7 +175,7 @@ static const char *free_batch(const Options *o, Arena *a, Diag *d)
 {
 	DeclaredInputVec inputs = {0};
 	const char *found = "";
-	if (!o->what.global_batch || is_ir_file(o->input))
+	if (!o->what.global_batch || options_reads_text(o))
 		return found;
 	if (!onnx_declared(o->input, a, &inputs, d))
 		return NULL;

@@ -99,7 +99,7 @@ static void print_module(const Module *m, const Options *o)
 static bool check_variants(const Variants *v, const Options *o, Diag *d)
 {
 	int before = d->errors;
-	if (is_ir_file(o->input) && o->given.micro_batch && !v->of[shown_variant(o)])
+	if (options_reads_text(o) && o->given.micro_batch && !v->of[shown_variant(o)])
 		diag_error(d, "--micro-batch", "\"%s\" has no module of variant=%s", o->input, variant_text[shown_variant(o)]);
 	if (v->of[VARIANT_FIRST] && !build_is_planned(v, o))
 		diag_error(d, "--passes", "\"%s\" has the modules of all micro-batches, and passes run on one: give them a "
@@ -111,7 +111,7 @@ static bool check_variants(const Variants *v, const Options *o, Diag *d)
  * JSON they are one array, since a file is one document. */
 static bool print_ir(const Variants *v, const Module *shown, const Options *o, Diag *d)
 {
-	bool all = is_ir_file(o->input) && v->of[VARIANT_FIRST] && !o->given.micro_batch;
+	bool all = options_reads_text(o) && v->of[VARIANT_FIRST] && !o->given.micro_batch;
 	bool array = all && o->what.emit == EMIT_JSON;
 	for (int k = 0; k < VARIANT_COUNT && all; k++) {
 		fputs(!array ? "" : k ? "," : "[", stdout);
@@ -310,7 +310,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 	const char *no_peak = c->planned ? NULL : pass_skipped(o, false, "memory", c->a);
 	const Stage stages[] = {
 		{"command", true, NULL},
-		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
+		{"frontend", !options_reads_text(o), "where IR is read, which has it"},
 		{"plan command", plan, instead},
 		{"prediction for GPUs", plan && o->what.machine && options_cuda(o), instead},
 		{"run", run, instead},
@@ -385,7 +385,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			|| !check_apart(o, "--remat-out", show->remat_out, d)
 			|| !check_apart(o, "--report", o->what.report, d) || !check_apart(o, "--trace", o->what.trace, d) || !reads)
 		return EXIT_INPUT;
-	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
+	bool target = check_target(o, d) && check_compiler(o, d), is_text = options_reads_text(o); /* a text may be a PLAN */
 	if (!check_accum(o, d) || !choose_check(o, search, d) || !ranks || !target || !predicts
 			|| (!is_text && !join_policy(o, a, d)) || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
@@ -408,7 +408,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	PlanAgain again = choose_again(&context);
 	bool loaded = build_load(first, o, 0, a, d), planned = loaded && build_is_planned(first, o);
 	static const Hook none;
-	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
+	const Hook *named = loaded && options_reads_text(o) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, search, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
@@ -491,7 +491,7 @@ static int params(const Options *o, Arena *a, Diag *d)
 	FrontendOptions f = frontend_options(o);
 	ParamsPrint to = {stdout, o->what.format == FORMAT_JSON};
 	f.shapes_only = false;
-	if (is_ir_file(o->input)) {
+	if (options_reads_text(o)) {
 		diag_error(d, o->input, "shardc params reads an ONNX model");
 		return EXIT_INPUT;
 	}
@@ -506,7 +506,7 @@ static int init(Options *o, Arena *a, Diag *d)
 	PipelineView view = {.stop_after = "patterns", .out = stdout};
 	FrontendOptions f = frontend_options(o);
 	f.shapes_only = f.say_roles = true;
-	if (is_ir_file(o->input)) {
+	if (options_reads_text(o)) {
 		diag_error(d, o->input, "shardc init reads an ONNX model");
 		return EXIT_INPUT;
 	}

@@ -72,10 +72,10 @@ static double seconds_of(const Search *s, const Op *op)
 	LayoutRank who = memory_rank(s->o);
 	Work w = cost_of(op, &who);
 	int64_t of_host = ceil_div(who.world, MAX(s->o->sharding.hosts, 1));
-	double cores = s->machine ? s->machine->of[MACHINE_RANKS] : 1;
-	MachineLayout layout = {(int)of_host, MAX((int)(cores / (double)of_host), 1)};
-	if (s->machine)
-		return cost_seconds(s->machine, op, &w, layout, s->o->precision.matmul_precision == MATMUL_TF32).seconds;
+	if (s->machine) {
+		MachineLayout rows = machine_rows(s->machine, machine_layout(s->machine, of_host, s->o->what.threads));
+		return cost_seconds(s->machine, op, &w, rows, s->o->precision.matmul_precision == MATMUL_TF32).seconds;
+	}
 	const struct Rates *x = &rates[s->o->target.target];
 	return MAX(w.flops / x->flops, w.bytes / x->bytes);
 }

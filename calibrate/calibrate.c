@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -83,20 +84,6 @@ static bool takes_part(const Calibration *c, const RunAs *as, int groups)
 	return as->group == RUNS_ALWAYS || (as->group & groups && !(as->group == RUNS_MPI && c->without_mpi));
 }
 
-/* What tells a program from others: a hash of its ops with their shapes, which ir_program_hash does not read. */
-static const char *name_of(const Module *m, Arena *a)
-{
-	Arena *texts = arena_new();
-	uint64_t hash = 1;
-	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
-		IR_FOR_OPS(m, section, op) {
-			const char *text = ir_signature(op, texts);
-			hash = hash_bytes(text, strlen(text), hash);
-		}
-	arena_free(texts);
-	return arena_printf(a, "%016" PRIx64, hash);
-}
-
 /* Compiles the planned program and runs it in every way that it has, each as many times as there are rounds, so that
  * what another program did at one moment is not taken for the machine. */
 static bool measure(Calibration *c, const Sizes *program, const Options *o, int rounds, int groups)
@@ -111,7 +98,7 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 		for (int i = 0; i < c->n_runs; i++)
 			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], &has[i], &best[i]))
 				return false;
-	const char *name = name_of(m, c->a);
+	const char *name = arena_printf(c->a, "%016" PRIx64, ir_program_hash(program));
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
 		MeasuredRun run = {as, &best[i]}, alone = {&c->run[as->alone], &best[as->alone]};
@@ -184,6 +171,9 @@ static const char *ranks_text(const Host *h)
 	return h->cuda ? h->ranks == 1 ? "GPU" : "GPUs" : "cores";
 }
 
+/* Files have six digits. */
+static bool differs(double written, double now) { return fabs(written - now) > 1e-5 * now; }
+
 /* Whether an older file may be of this machine; false after a message. */
 static bool is_same(const Calibration *c, const Machine *old, const char *path)
 {
@@ -191,7 +181,7 @@ static bool is_same(const Calibration *c, const Machine *old, const char *path)
 	if (old->of[MACHINE_RANKS] != h->ranks)
 		diag_error(c->d, path, "describes %.0f %s, and shardc may use %d here: give another path",
 			old->of[MACHINE_RANKS], h->cuda ? "GPUs" : "cores", h->ranks);
-	else if (h->cuda && (old->of[MACHINE_PROCESSORS] != h->processors || old->of[MACHINE_MEMORY] != h->memory))
+	else if (h->cuda && (old->of[MACHINE_PROCESSORS] != h->processors || differs(old->of[MACHINE_MEMORY], h->memory)))
 		diag_error(c->d, path, "describes GPUs of %.0f processors and %.0f bytes, and those here have %d and %.0f: "
 			"give another path", old->of[MACHINE_PROCESSORS], old->of[MACHINE_MEMORY], h->processors, h->memory);
 	return c->d->errors == 0;

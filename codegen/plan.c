@@ -82,18 +82,6 @@ static PlanCollective *collectives(const Module *m, SectionKind from, SectionKin
 	return list.at;
 }
 
-static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
-{
-	bool nccl = p->layout->cuda.on && !p->layout->cuda.staged;
-	Communicator fits = comm_fitting(p->who.world, p->layout->hosts, nccl && p->who.world > 1);
-	Plan plan = {.module = m->name, .layout = p->layout, .who = p->who, .most = true,
-		.comm = p->comm ? p->comm : comm_info[fits].text, .unit = plan_units(m, a),
-		.memory = layout_memory(p->layout, &p->who)};
-	plan.step = collectives(m, SEC_FORWARD, SEC_UPDATE, &plan.n_step, a);
-	plan.eval = collectives(m, SEC_EVAL, SEC_EVAL, &plan.n_eval, a);
-	return plan;
-}
-
 /* ---- several micro-batches ---- */
 
 /* The memory of each variant alone, then of steps of one, two and more micro-batches. */
@@ -101,22 +89,49 @@ enum { OF_STEPS = VARIANT_COUNT, MEMORIES = OF_STEPS + 3 };
 typedef struct Memories { LayoutMemory of[MEMORIES]; int64_t rank[MEMORIES]; } Memories;
 static const char *const memory_name[MEMORIES] = {"only", "first", "middle", "last", "1", "2", "3"};
 
+static LayoutModel layout_at(const CodegenPlan *p, int i, Arena *a)
+{
+	LayoutModel l = i < OF_STEPS ? memory_layout(p->variants->of[i], a)
+		: p->sizes ? memory_sizes(p->sizes, i - OF_STEPS + 1, a)
+		: i == OF_STEPS ? memory_layout(p->variants->of[VARIANT_ONLY], a)
+		: memory_join(p->variants, i > OF_STEPS + 1, a);
+	l.hosts = p->layout->hosts;
+	l.cuda = p->layout->cuda;
+	l.snapshot = p->layout->snapshot;
+	return l;
+}
+
 static Memories memories_of(const CodegenPlan *p, Arena *a)
 {
 	Memories out;
 	for (int i = 0; i < MEMORIES; i++) {
-		LayoutModel l = i < OF_STEPS ? memory_layout(p->variants->of[i], a)
-			: p->sizes ? memory_sizes(p->sizes, i - OF_STEPS + 1, a)
-			: i == OF_STEPS ? memory_layout(p->variants->of[VARIANT_ONLY], a)
-			: memory_join(p->variants, i > OF_STEPS + 1, a);
+		LayoutModel l = layout_at(p, i, a);
 		LayoutRank who = p->who;
-		l.hosts = p->layout->hosts;
-		l.cuda = p->layout->cuda;
-		l.snapshot = p->layout->snapshot;
 		who.rank = out.rank[i] = layout_rank_most(&l, &who);
 		out.of[i] = layout_memory(&l, &who);
 	}
 	return out;
+}
+
+/* ---- the plan of a step ---- */
+
+/* Of a program that may have several micro-batches: of a step that needs the most. */
+static LayoutMemory memory_of(const CodegenPlan *p, Arena *a)
+{
+	LayoutModel most = p->variants ? layout_at(p, MEMORIES - 1, a) : *p->layout;
+	return layout_memory(&most, &p->who);
+}
+
+static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
+{
+	bool nccl = p->layout->cuda.on && !p->layout->cuda.staged;
+	Communicator fits = comm_fitting(p->who.world, p->layout->hosts, nccl && p->who.world > 1);
+	Plan plan = {.module = m->name, .layout = p->layout, .who = p->who, .most = true,
+		.comm = p->comm ? p->comm : comm_info[fits].text, .unit = plan_units(m, a),
+		.memory = memory_of(p, a)};
+	plan.step = collectives(m, SEC_FORWARD, SEC_UPDATE, &plan.n_step, a);
+	plan.eval = collectives(m, SEC_EVAL, SEC_EVAL, &plan.n_eval, a);
+	return plan;
 }
 
 static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)

@@ -404,8 +404,8 @@ typedef struct Sizes {
 const Unit *op_unit(const Op *op);
 /* "matmul %qkv", "all_gather @h.1", also of the wait for it; in the arena. */
 const char *op_title(const Op *op, Arena *a);
-/* Over kinds, units and results of all ops of all modules in order: programs that differ in these have other
- * numbers. */
+/* Over kinds, units and results of all ops of all modules in order, with the shapes of tensors: programs that differ in
+ * these have other numbers. */
 uint64_t ir_program_hash(const Sizes *program);
 
 /* ---- graph.c ---- */

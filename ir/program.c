@@ -34,6 +34,15 @@ static uint64_t hash_text(const char *s, uint64_t h)
 	return hash_bytes(s, strlen(s) + 1, h);
 }
 
+/* Dtype and shape; sizes of flats and shards depend on the ranks, of which a program may run any number. */
+static uint64_t hash_type(const Type *t, uint64_t h)
+{
+	int64_t words[2 + IR_MAX_RANK] = {t->kind, t->dtype};
+	int n = t->kind == TYPE_TENSOR ? t->rank : 0;
+	memcpy(words + 2, t->dim, (size_t)n * sizeof(*words));
+	return hash_bytes(words, (size_t)(2 + n) * sizeof(*words), h);
+}
+
 static uint64_t hash_module(const Module *m, uint64_t h)
 {
 	for (int s = SEC_FORWARD; s <= SEC_EVAL; s++) {
@@ -42,7 +51,7 @@ static uint64_t hash_module(const Module *m, uint64_t h)
 			h = hash_text(op_info[op->kind].text, h);
 			h = op->unit ? hash_text(op->unit->name, h) : h;
 			for (int i = 0; i < op->n_out; i++)
-				h = hash_text(op->out[i]->name, h);
+				h = hash_type(&op->out[i]->type, hash_text(op->out[i]->name, h));
 		}
 	}
 	return h;

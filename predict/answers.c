@@ -129,6 +129,7 @@ Answers *answers_find(const AskOf *of, const Options *o, Arena *a)
 	policy_options(o, &s.said, a, &silent);
 	answers_add(&s, CHANGE_OF_NONE, "(this plan)", o, s.sync);
 	s.out->limit = s.limit;
+	s.out->micro_batches = predict_micro_batches(o, m->batch);
 	if (!s.out->plan.n)
 		ice("a plan that was made cannot be made again");
 	find_peak(&s, v);

@@ -60,6 +60,7 @@ struct Answers {
 	int64_t peak_bytes;
 	const char *peak_op;
 	int64_t limit;           /* bytes that a rank may have */
+	int64_t micro_batches;   /* of the step of each plan */
 	LargestList largest;
 	const char *largest_why; /* why there is none; NULL */
 	Hybrid hybrid;

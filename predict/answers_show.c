@@ -288,6 +288,7 @@ void answers_json(FILE *f, const Answers *x, const Machine *m)
 {
 	Arena *a = arena_new();
 	json_plans(f, x, m, a);
+	fprintf(f, "  \"asked_micro_batches\": %" PRId64 ",\n", x->micro_batches);
 	fprintf(f, "  \"held\": {\"at\": %s, \"bytes\": %" PRId64, quoted(x->peak_op, a), x->peak_bytes);
 	json_shares(f, "modules", &x->modules, a);
 	json_shares(f, "units", &x->units, a);

@@ -70,9 +70,10 @@ static const char *option_of(const Asking *s, const Way *w, const char *remat)
 	return *text ? text : "(this plan)";
 }
 
-static void take(CurvePoint *best, const Played *p, const char *option)
+/* The plan, if it is faster and its host has room for what it has there. */
+static void take(const Asking *s, CurvePoint *best, const Played *p, const char *option)
 {
-	if (best->seconds > 0 && best->seconds <= p->seconds)
+	if ((best->seconds > 0 && best->seconds <= p->seconds) || machine_overpins(s->of->machine, p->memory.host.total))
 		return;
 	best->seconds = p->seconds;
 	best->bytes = p->memory.total;
@@ -95,7 +96,7 @@ static void take_auto(Asking *s, const Way *w, CurvePoint *best)
 	o.memory.remat = policy;
 	const Played *p = answers_played(s, &o, w->sync);
 	if (p && p->memory.total <= best->limit)
-		take(best, p, option_of(s, w, option));
+		take(s, best, p, option_of(s, w, option));
 }
 
 /* The fastest plan within the limit. */
@@ -104,14 +105,14 @@ static CurvePoint fastest(Asking *s, const Way *w, int n, int64_t limit)
 	CurvePoint best = {.limit = limit};
 	RematMode given = remat_mode(s->o->memory.remat);
 	const Answer *now = &s->out->plan.at[0];
-	if (now->bytes <= limit)
+	if (now->bytes <= limit && !machine_overpins(s->of->machine, now->pinned))
 		best = (CurvePoint){limit, now->bytes, now->seconds, now->option};
 	for (int i = 0; i < n; i++)
 		if (w[i].none.memory.total <= limit)
-			take(&best, &w[i].none, option_of(s, &w[i], given == REMAT_NONE ? NULL : "--remat=none"));
+			take(s, &best, &w[i].none, option_of(s, &w[i], given == REMAT_NONE ? NULL : "--remat=none"));
 	for (int i = 0; i < n; i++)
 		if (w[i].has_block && w[i].block.memory.total <= limit)
-			take(&best, &w[i].block, option_of(s, &w[i], given == REMAT_BLOCK ? NULL : "--remat=block"));
+			take(s, &best, &w[i].block, option_of(s, &w[i], given == REMAT_BLOCK ? NULL : "--remat=block"));
 	for (int i = 0; i < n; i++) {
 		bool may = w[i].none.memory.total > limit && w[i].has_block && w[i].block.memory.total <= limit;
 		if (may && (best.seconds <= 0 || w[i].none.seconds < best.seconds))

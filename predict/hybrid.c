@@ -27,7 +27,8 @@ static bool try_hosts(Asking *s, int64_t hosts, int64_t of_host, HybridAt *out)
 	if (!hybrid)
 		return false;
 	*out = (HybridAt){hosts, hosts * of_host, full->seconds, hybrid->seconds, hybrid->memory.total,
-		hybrid->seconds < full->seconds * (1 - NOTICED) && hybrid->memory.total <= s->limit};
+		hybrid->seconds < full->seconds * (1 - NOTICED) && hybrid->memory.total <= s->limit
+			&& !machine_overpins(s->of->machine, hybrid->memory.host.total)};
 	return true;
 }
 

@@ -16,18 +16,27 @@ static const char *bind_of(const Asking *s, int at, int64_t size)
 	return arena_printf(s->a, "%.*s=%" PRId64, (int)strcspn(bind, "="), bind, size);
 }
 
-/* The bytes that a rank needs at this size of the dim; -1: it is refused. */
-static int64_t bytes_at(const Asking *s, int at, int64_t size)
+/* A size of the dim: what a rank needs; 0 bytes: it is refused. */
+typedef struct Size {
+	int64_t at;
+	PlanNeeds needs;
+	bool fits;
+} Size;
+
+static Size plan_at(const Asking *s, int at, int64_t size)
 {
 	Options o = *s->o;
+	Size x = {.at = size};
 	o.graph.bind.at[at] = bind_of(s, at, size);
-	o.memory.memory_limit = 0;
-	return s->of->again->memory(&o, s->of->again->context);
+	o.memory.memory_limit = o.memory.host_limit = 0;
+	bool ok = s->of->again->memory(&o, &x.needs, s->of->again->context);
+	x.fits = ok && x.needs.bytes <= s->limit && !machine_overpins(s->of->machine, x.needs.pinned);
+	return x;
 }
 
-/* The largest size that fits so far and the least that does not, with their bytes; 0: none is known. */
+/* The largest size that fits so far and the least that does not; at 0: none is known. */
 typedef struct Between {
-	int64_t low, low_bytes, high, high_bytes;
+	Size low, high;
 	double slope;            /* bytes of one more, between the last two sizes with a plan; 0: not known */
 } Between;
 
@@ -35,38 +44,50 @@ typedef struct Between {
  * tried, which ends the search where it is none. */
 static int64_t next_size(const Between *b, int64_t limit, int tried)
 {
-	int64_t last = b->high ? b->high - 1 : SIZE_MAX_ASKED;
-	double line = b->slope > 0 ? (double)b->low + (double)(limit - b->low_bytes) / b->slope : 0;
+	int64_t low = b->low.at, high = b->high.at, last = high ? high - 1 : SIZE_MAX_ASKED;
+	double line = b->slope > 0 ? (double)low + (double)(limit - b->low.needs.bytes) / b->slope : 0;
 	int64_t guess = line >= (double)last ? last : (int64_t)line;
-	if (!b->low || b->slope <= 0 || tried % 3 == 2)
-		guess = b->high ? b->low + (b->high - b->low) / 2 : 2 * b->low;
-	return MIN(MAX(guess, b->low + 1), last);
+	if (!low || b->slope <= 0 || tried % 3 == 2)
+		guess = high ? low + (high - low) / 2 : 2 * low;
+	return MIN(MAX(guess, low + 1), last);
 }
 
 /* Takes what is known of one more size. */
-static void learn(Between *b, int64_t size, int64_t bytes, int64_t limit)
+static void learn(Between *b, const Size *x)
 {
-	bool fits = bytes >= 0 && bytes <= limit;
-	int64_t near = b->low ? b->low : b->high, near_bytes = b->low ? b->low_bytes : b->high_bytes;
-	if (bytes > 0 && near_bytes > 0)
-		b->slope = (double)(bytes - near_bytes) / (double)(size - near);
-	*(fits ? &b->low : &b->high) = size;
-	*(fits ? &b->low_bytes : &b->high_bytes) = bytes;
+	const Size *near = b->low.at ? &b->low : &b->high;
+	if (x->needs.bytes > 0 && near->needs.bytes > 0)
+		b->slope = (double)(x->needs.bytes - near->needs.bytes) / (double)(x->at - near->at);
+	*(x->fits ? &b->low : &b->high) = *x;
+}
+
+/* The size, or the largest below it with which --global-batch is whole micro-batches: samples grow with the size where
+ * they do not divide. */
+static int64_t whole_batches(const Options *o, const Size *x)
+{
+	int64_t size = x->at;
+	while (size > 1 && !predict_micro_batches(o, x->needs.batch * size / x->at))
+		size--;
+	return size;
 }
 
 /* Finds the largest size that fits, from `now` on: it does, and the next one does not. */
 static void grow(const Asking *s, int at, int64_t now, Largest *out)
 {
 	Between b = {0};
-	learn(&b, now, bytes_at(s, at, now), s->limit);
-	for (int tried = 1; b.high ? b.high - b.low > 1 : b.low < SIZE_MAX_ASKED; tried++) {
-		int64_t size = tried == 1 && b.low ? MIN(2 * now, SIZE_MAX_ASKED) : next_size(&b, s->limit, tried);
-		learn(&b, size, bytes_at(s, at, size), s->limit);
+	Size x = plan_at(s, at, now);
+	learn(&b, &x);
+	for (int tried = 1; b.high.at ? b.high.at - b.low.at > 1 : b.low.at < SIZE_MAX_ASKED; tried++) {
+		x = plan_at(s, at, tried == 1 && b.low.at ? MIN(2 * now, SIZE_MAX_ASKED) : next_size(&b, s->limit, tried));
+		learn(&b, &x);
 	}
-	out->more = !b.high;
-	out->size = b.low;
-	out->bytes = b.low_bytes;
-	out->option = b.low ? answers_option(s, "--bind", bind_of(s, at, b.low)) : NULL;
+	int64_t size = whole_batches(s->o, &b.low);
+	if (size != b.low.at)
+		b.low = plan_at(s, at, size);
+	out->more = !b.high.at;
+	out->size = b.low.fits ? b.low.at : 0;
+	out->bytes = b.low.needs.bytes;
+	out->option = b.low.fits ? answers_option(s, "--bind", bind_of(s, at, b.low.at)) : NULL;
 }
 
 void largest_find(Asking *s)

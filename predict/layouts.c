@@ -9,6 +9,14 @@
 
 #include "predict/machine.h"
 
+MachineLayout machine_layout(const Machine *m, int64_t ranks, int64_t threads)
+{
+	int64_t cores = (int64_t)m->of[MACHINE_RANKS];
+	if (m->cuda)
+		return (MachineLayout){1, 1};
+	return (MachineLayout){(int)ranks, (int)(threads ? threads : MAX(cores / ranks, 1))};
+}
+
 int machine_running(const Machine *m, MachineLayout l)
 {
 	int cores = MAX((int)m->of[MACHINE_RANKS], 1);

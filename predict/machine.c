@@ -304,12 +304,15 @@ static int list_named(const char *key)
 	return i;
 }
 
-static void read_device(Reader *r, const json_t *v)
+/* False after a message: which numbers a machine has depends on it. */
+static bool read_device(Reader *r, const json_t *v)
 {
 	const char *text = json_string_value(v);
 	r->m->cuda = text && !strcmp(text, "cuda");
-	if (!text || (!r->m->cuda && strcmp(text, "cpu")))
+	bool known = text && (r->m->cuda || !strcmp(text, "cpu"));
+	if (!known)
 		diag_error(r->d, at_member(r, r->m->file, "device"), "expected \"cpu\" or \"cuda\"");
+	return known;
 }
 
 static void unknown_key(const Reader *r, const char *key)
@@ -452,9 +455,10 @@ Machine *machine_read(const char *path, Arena *a, Diag *d)
 		diag_error(d, path, "expected a JSON object");
 	} else if (inherit(&r, root, path)) {
 		m->name = read_text(&r, at_member(&r, m->file, "name"), json_object_get(root, "name"), "the machine's name");
-		read_device(&r, json_object_get(root, "device"));
-		read_members(&r, root);
-		check_numbers(&r, root);
+		if (read_device(&r, json_object_get(root, "device"))) {
+			read_members(&r, root);
+			check_numbers(&r, root);
+		}
 	}
 	json_decref(root);
 	return d->errors == before ? m : NULL;

@@ -65,6 +65,8 @@ Machine *machine_read(const char *path, Arena *a, Diag *d);
 int64_t machine_world(const Machine *m); /* ranks of all its hosts */
 /* ---- layouts.c ---- */
 
+/* How so many ranks of a host run: with these threads each or, of 0, all cores shared out; {1, 1} on GPUs. */
+MachineLayout machine_layout(const Machine *m, int64_t ranks, int64_t threads);
 /* Ranks of the layout that run at a time. */
 int machine_running(const Machine *m, MachineLayout l);
 /* The layout of the rows of kernels that are read for l.  It is l itself unless its ranks take turns: then the nearest

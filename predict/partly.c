@@ -26,7 +26,7 @@ static bool keeps(Asking *s, const char *const *name, int n, Options *out)
 	out->sharding.unit_strategy = (OptionList){.at = {arena_printf(s->a, "%s=shard_grad_op", pattern_of_names(name, n,
 		s->a))}, .n = 1};
 	const Tried *x = answers_try(s, out, s->sync);
-	return x->bytes && x->bytes <= s->limit;
+	return x->bytes && x->bytes <= s->limit && !machine_overpins(s->of->machine, x->pinned);
 }
 
 /* As many of the last units as fit: they are kept for the shortest time. */

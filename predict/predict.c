@@ -83,6 +83,8 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 			GLOBAL_BATCH_MAX);
 	if (w->trace)
 		timeline_may_replace(w->trace, d);
+	if (m && m->cuda)
+		machine_limit_host(m, o->memory.host_limit);
 	*out = m;
 	return d->errors == before;
 }
@@ -145,7 +147,7 @@ bool predict_divides(const Options *o, int64_t batch, Diag *d)
 	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
 	long long below = all / of_one * of_one;
 	char nearest[64], ranks[48];
-	if (!all || predict_micro_batches(o, batch))
+	if (!all || (batch && predict_micro_batches(o, batch)))
 		return true;
 	int n = below ? snprintf(nearest, sizeof(nearest), "%lld or ", below) : 0;
 	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
@@ -190,7 +192,7 @@ static int64_t count_tokens(const Module *m)
 static SimulateOptions options_of(const Plan *plan, const Machine *m, const Options *o)
 {
 	int64_t ranks = ceil_div(plan->who.world, MAX(plan->layout->hosts, 1)), cores = (int64_t)m->of[MACHINE_RANKS];
-	int64_t threads = o->what.threads ? o->what.threads : MAX(cores / ranks, 1);
+	int64_t threads = machine_layout(m, ranks, o->what.threads).threads;
 	Communicator fits = comm_fitting(plan->who.world, plan->layout->hosts, m->cuda);
 	return (SimulateOptions){.machine = m, .plan = plan, .threads = (int)threads, .copy_engines = o->what.copy_engines,
 		.comm = o->sharding.comm ? o->sharding.comm : fits,

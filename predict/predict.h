@@ -21,13 +21,18 @@ int64_t predict_runs(int64_t micro_batches, Variant k);
 /* Whether what --ask asks can be planned; false after a message. */
 bool predict_asks(const Options *o, const Restart *start, Diag *d);
 
+typedef struct PlanNeeds {
+	int64_t bytes, pinned;   /* of a rank; and of memory of its host */
+	int64_t batch;           /* samples of a micro-batch; 0: the model has none */
+} PlanNeeds;
+
 /* What the caller does to plan from the model itself, in silence. */
 typedef struct PlanAgain {
 	/* Chooses recomputation for a plan with these options, as --remat=auto does within their --memory-limit: a policy
 	 * of pass remat in the arena; NULL: there is none. */
 	const char *(*recompute)(const Options *o, void *context, Arena *a);
-	/* Bytes that a rank needs when the model is read and planned with these options; -1: they are refused. */
-	int64_t (*memory)(const Options *o, void *context);
+	/* What a rank needs when the model is read and planned with these options; false: they are refused. */
+	bool (*memory)(const Options *o, PlanNeeds *out, void *context);
 	void *context;
 } PlanAgain;
 

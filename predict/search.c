@@ -76,9 +76,15 @@ static void set_wrap(Options *o, const char *text)
 	o->sharding.wrap = (OptionList){.at = {text}, .n = 1};
 }
 
-static const char *exec_order(const Search *s, int64_t parts)
+/* Policies of units that are a part of the model: of so many bytes, or at least of so many elements. */
+static const char *exec_order(const Search *s, const char *mark, int64_t parts)
 {
-	return arena_printf(s->a, "exec-order:%" PRId64, MAX(ceil_div(s->parameters, parts), 1));
+	return arena_printf(s->a, "%sexec-order:%" PRId64, mark, MAX(ceil_div(s->parameters, parts), 1));
+}
+
+static const char *least_size(const Search *s, const char *mark, int64_t parts)
+{
+	return arena_printf(s->a, "%ssize:%" PRId64, mark, MAX(ceil_div(s->elements, parts), 1));
 }
 
 static void set_knob(KnobId k, Options *o, const char *text)
@@ -450,8 +456,27 @@ static void start_all(Search *s, TrialVec *from)
 	}
 }
 
+static bool may_lead(const Search *s, const Trial *x)
+{
+	bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
+	double least = MAX(x->of.bound.seconds, x->of.bound.copies);
+	return !s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE));
+}
+
+/* Descends from starts with or without something in memory of the host, of those that do not fit from `most`. */
+static void descend_from(Search *s, const TrialVec *from, bool host, int most)
+{
+	int over = 0;
+	for (int i = 0; i < from->n; i++) {
+		const Trial *x = from->at[i];
+		if (is_elsewhere(x) == host && (!x->over || over++ < most) && may_lead(s, x))
+			descend(s, x);
+	}
+}
+
 /* Descends from those starts that may lead to the best plan: the ones whose bound is below the best so far, the fastest
- * first. */
+ * first.  Where plans with something on the host fit, these would use up all trials: others go first, but not many of
+ * those that do not fit. */
 static void descend_all(Search *s)
 {
 	TrialVec from = {0};
@@ -465,13 +490,9 @@ static void descend_all(Search *s)
 	const Trial *less = !from.n ? NULL : from.at[0]->over ? recompute_over(s, &from) : recompute_less(s, from.at[0]);
 	if (less)
 		descend(s, less);
-	for (int i = 0; i < from.n; i++) {
-		const Trial *x = from.at[i];
-		bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
-		double least = MAX(x->of.bound.seconds, x->of.bound.copies);
-		if (!s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE)))
-			descend(s, x);
-	}
+	descend_from(s, &from, false, OVER_MAX);
+	descend_from(s, &from, true, from.n);
+	descend_from(s, &from, false, from.n);
 	const Trial *some = search_offload(s, &from);
 	if (search_takes(s, some))
 		descend(s, some);
@@ -494,8 +515,10 @@ static void count_parameters(Search *s)
 {
 	const Module *m = s->from.batch[0].start.at.m;
 	for (int i = 0; i < m->n_symbols; i++)
-		if (m->symbols[i]->kind == SYM_PARAM)
+		if (m->symbols[i]->kind == SYM_PARAM) {
 			s->parameters += type_bytes(&m->symbols[i]->type);
+			s->elements += type_numel(&m->symbols[i]->type);
+		}
 }
 
 /* What the smallest plan that was found needs, when none is within --memory-limit and what a rank may pin. */

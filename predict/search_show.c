@@ -38,26 +38,30 @@ int64_t search_over(const Search *s)
 	return s->best->over;
 }
 
-/* Whether x differs from the best plan in one choice. */
+/* Whether x differs from the best plan in one choice.  Which units stay gathered was chosen last, for all the others,
+ * so plans without that choice count as well. */
 static bool one_other(const Search *s, const Trial *x, int *knob)
 {
-	int n = !same_text(x->keep, s->best->keep);
+	int n = 0;
 	*knob = KNOBS;
 	for (int k = 0; k < KNOBS; k++)
 		if (x->pick[k] != s->best->pick[k]) {
 			*knob = k;
 			n++;
 		}
-	return n == 1 && !x->refused;
+	bool keeps = !same_text(x->keep, s->best->keep);
+	return !x->refused && (keeps ? n == 0 || (n == 1 && !x->keep) : n == 1);
 }
 
 static const char *other_text(const Search *s, const Trial *x, int knob)
 {
+	const char *without = s->best->keep && !x->keep ? "without --unit-strategy" : "";
 	if (knob == KNOBS)
-		return x->keep ? arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep) : "without --unit-strategy";
+		return x->keep ? arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep) : without;
 	const char *value = s->knob[knob].value[x->pick[knob]];
-	return *value ? arena_printf(s->a, "%s=%s", s->knob[knob].option, value)
+	const char *text = *value ? arena_printf(s->a, "%s=%s", s->knob[knob].option, value)
 		: arena_printf(s->a, "without %s", s->knob[knob].option);
+	return *without ? arena_printf(s->a, "%s, %s", text, without) : text;
 }
 
 static void text_trial(FILE *f, const Search *s, const Trial *x, int knob)

@@ -47,6 +47,7 @@ struct Search {
 	const Machine *m;
 	Arena *a;
 	int64_t limit, parameters;   /* bytes */
+	int64_t elements;            /* of parameters */
 	int64_t group[LARGER_MAX + SMALLER_MAX]; /* ranks of a group of hybrid_shard */
 	int n_groups;
 	Knob knob[KNOBS];

@@ -123,6 +123,19 @@ static void compute(Simulation *s, const Op *op)
 
 /* ---- collectives ---- */
 
+/* The most hosts on which one of the groups is, each of so many ranks behind those of the one before: groups that do not
+ * divide a host evenly straddle two of them, and begin at multiples of a common divisor. */
+static int64_t most_hosts(int64_t members, int64_t of_host)
+{
+	int64_t a = members, b = of_host;
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return ceil_div(of_host - a + members, of_host);
+}
+
 static CostMessage message_of(const Simulation *s, const PlanCollective *c)
 {
 	const LayoutRank *who = &s->t->who;
@@ -132,7 +145,7 @@ static CostMessage message_of(const Simulation *s, const PlanCollective *c)
 	bool shards = kind == BYTES_SHARDS || kind == BYTES_GRADIENTS, groups = kind == BYTES_SUM_OVER_GROUPS;
 	int64_t members = shards ? split.ranks : groups ? split.groups : who->world;
 	int64_t all = MAX(s->o->plan->layout->hosts, 1), of_host = MAX(who->world / all, 1);
-	int64_t hosts = groups ? MIN(members, all) : ceil_div(members, of_host);
+	int64_t hosts = groups ? MIN(members, all) : most_hosts(members, of_host);
 	return (CostMessage){c->kind, plan_received(s->o->plan, c), members, hosts, s->o->comm};
 }
 
@@ -436,9 +449,7 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	int64_t hosts = MAX(o->plan->layout->hosts, 1);
 	Timeline *t = NEW(a, Timeline);
 	*t = (Timeline){.m = m, .machine = o->machine, .who = o->plan->who, .threads = o->comm_threads,
-		.layout = {(int)ceil_div(o->plan->who.world, hosts), MAX(o->threads, 1)}};
-	if (o->machine->cuda)
-		t->layout = (MachineLayout){1, 1};
+		.layout = machine_layout(o->machine, ceil_div(o->plan->who.world, hosts), o->threads)};
 	t->rows = machine_rows(o->machine, t->layout);
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .skew = machine_skew(o->machine, t->layout),
 		.transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a), .end_of_copy = ptrmap_new(a)};

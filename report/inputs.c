@@ -19,8 +19,18 @@ static const char *member(const char *at, const char *key, Arena *a)
 	return arena_printf(a, "%s: $.%s", at, key);
 }
 
+/* The member of a line as text; otherwise, where it has none, or after a message. */
+static const char *take_text(const json_t *line, const char *key, const char *otherwise, const char *at, Arena *a,
+	Diag *d)
+{
+	const json_t *v = json_object_get(line, key);
+	if (v && !json_is_string(v))
+		diag_error(d, member(at, key, a), "expected a text");
+	return json_is_string(v) ? arena_strdup(a, json_string_value(v)) : otherwise;
+}
+
 /* One line; false after a message. */
-static bool take_line(json_t *rows, const json_t *line, const char *at, Arena *a, Diag *d)
+static bool take_line(Report *r, const json_t *line, const char *at, Arena *a, Diag *d)
 {
 	json_t *row = json_array();
 	int before = d->errors;
@@ -32,23 +42,24 @@ static bool take_line(json_t *rows, const json_t *line, const char *at, Arena *a
 	}
 	if (!json_is_number(json_array_get(row, 0)) && d->errors == before)
 		diag_error(d, member(at, "step", a), "is missing; expected a line as --log of a training binary writes it");
-	json_array_append_new(rows, row);
+	json_array_append_new(r->log, row);
+	r->log_model = take_text(line, "model", r->log_model, at, a, d);
+	r->log_program = take_text(line, "program", r->log_program, at, a, d);
 	return d->errors == before;
 }
 
 /* The run may be going on, or have been killed: the last line may end anywhere. */
-static json_t *read_lines(const char *path, const char *text, int64_t bytes, Arena *a, Diag *d)
+static bool read_lines(Report *r, const char *path, const char *text, int64_t bytes, Arena *a, Diag *d)
 {
-	json_t *rows = json_array();
 	int before = d->errors, number = 0;
-	for (int64_t at = 0; at < bytes && d->errors - before < 10;) {
+	for (int64_t at = 0; at < bytes && d->errors - before < (number == 1 ? 1 : 10);) {
 		const char *end = memchr(text + at, '\n', (size_t)(bytes - at));
 		size_t n = end ? (size_t)(end - text - at) : (size_t)(bytes - at);
 		const char *where = arena_printf(a, "%s:%d", path, ++number);
 		json_error_t e;
 		json_t *line = n ? json_loadb(text + at, n, JSON_REJECT_DUPLICATES, &e) : NULL;
 		if (json_is_object(line))
-			take_line(rows, line, where, a, d);
+			take_line(r, line, where, a, d);
 		else if (n && !end)
 			diag_warn(d, where, "the last line is cut short: it is left out");
 		else if (n)
@@ -57,25 +68,23 @@ static json_t *read_lines(const char *path, const char *text, int64_t bytes, Are
 		json_decref(line);
 		at += (int64_t)n + 1;
 	}
-	if (d->errors == before && !json_array_size(rows))
+	if (d->errors == before && !json_array_size(r->log))
 		diag_error(d, path, "has no line: expected what --log of a training binary writes");
-	if (d->errors == before)
-		return rows;
-	json_decref(rows);
-	return NULL;
+	return d->errors == before;
 }
 
-json_t *report_read_log(const char *path, Arena *a, Diag *d)
+bool report_read_log(Report *r, const char *path, Arena *a, Diag *d)
 {
 	FileView v;
 	const char *why;
 	if (!file_view(&v, path, &why)) {
 		diag_error(d, path, "cannot be read: %s", why);
-		return NULL;
+		return false;
 	}
-	json_t *rows = read_lines(path, v.at, v.bytes, a, d);
+	r->log = json_array();
+	bool ok = read_lines(r, path, v.at, v.bytes, a, d);
 	file_view_close(&v);
-	return rows;
+	return ok;
 }
 
 /* ---- traces ---- */
@@ -251,7 +260,28 @@ static bool check_slices(const Report *r, const Sizes *program, const StepParts 
 	return slices;
 }
 
-bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d)
+/* As programs name themselves in what they write. */
+static const char *program_number(const Sizes *program, Arena *a)
+{
+	return arena_printf(a, "%016" PRIx64, ir_program_hash(program));
+}
+
+static bool accepts_log(const Report *r, const Sizes *program, const char *path, Diag *d)
+{
+	const char *model = program->of[program->n - 1].of[VARIANT_ONLY]->name;
+	Arena *a = arena_new();
+	bool ok = !r->log_model || !strcmp(r->log_model, model);
+	if (!ok)
+		diag_error(d, path, "is a log of \"%s\", and this model is \"%s\"", str_escape(a, ESCAPE_IR, r->log_model),
+			str_escape(a, ESCAPE_IR, model));
+	else if (r->log_program && strcmp(r->log_program, program_number(program, a)))
+		diag_warn(d, path, "is of a program with other ops, as other flags give: its times and bytes are not those of "
+			"this plan");
+	arena_free(a);
+	return ok;
+}
+
+static bool accepts_trace(const Report *r, const Sizes *program, const Options *o, Diag *d)
 {
 	const Module *m = program->of[program->n - 1].of[VARIANT_ONLY];
 	const json_t *about = json_object_get(r->trace, "otherData");
@@ -267,10 +297,21 @@ bool report_accepts(const Report *r, const Sizes *program, const Options *o, Dia
 			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
 	else
 		ok = check_slices(r, program, &parts, path, a, d);
+	if (ok && !is_text(json_object_get(about, "program"), program_number(program, a))) {
+		diag_error(d, member(path, "otherData.program", a), "is another program than this plan's, of other shapes or "
+			"options: compile and plan with the same ones");
+		ok = false;
+	}
 	if (ok && traced != world)
 		diag_warn(d, path, "is of %s, and the plan of %lld (--world)", str_count(a, traced, "rank"), (long long)world);
 	arena_free(a);
 	return ok;
+}
+
+bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d)
+{
+	bool log = accepts_log(r, program, o->what.report_log, d);
+	return accepts_trace(r, program, o, d) && log;
 }
 
 void report_put_trace(FILE *f, json_t *trace, const Sizes *program, const StepParts *parts, Arena *a)

@@ -23,9 +23,9 @@ void report_put_parts(FILE *f, const StepParts *p);
 
 /* ---- inputs.c: what a run wrote ---- */
 
-/* Reads the lines of a run's --log into an array of rows, [step, loss, ..] by report_columns; null where a line lacks
- * the number.  NULL after messages. */
-json_t *report_read_log(const char *path, Arena *a, Diag *d);
+/* Reads the lines of a run's --log into rows of r, [step, loss, ..] by report_columns, null where a line lacks the
+ * number, and what they name.  False after messages. */
+bool report_read_log(Report *r, const char *path, Arena *a, Diag *d);
 enum { REPORT_EVAL = 9, REPORT_COLUMNS = 11 }; /* REPORT_EVAL: the column of evaluations' loss */
 extern const char *const report_columns[REPORT_COLUMNS]; /* "step", "loss" */
 /* Reads a trace (docs/prediction.md); NULL after messages. */

@@ -54,7 +54,7 @@ bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
 	if (!w->report && w->report_trace)
 		diag_error(d, "--report-trace", "is of a report: give --report=FILE.html");
 	if (w->report && w->report_log)
-		r->log = report_read_log(w->report_log, a, d);
+		report_read_log(r, w->report_log, a, d);
 	if (w->report && w->report_trace)
 		r->trace = report_read_trace(w->report_trace, a, d);
 	return d->errors == before;

@@ -15,6 +15,7 @@
 /* What a report shows of a run. */
 typedef struct Report {
 	json_t *log;   /* rows of --report-log, NULL: not given */
+	const char *log_model, *log_program; /* as its last line names them; NULL: none does */
 	json_t *trace; /* that of --report-trace, as it was read; NULL: not given */
 } Report;
 
@@ -30,7 +31,8 @@ typedef struct ReportOf {
 	const Machine *machine;    /* NULL: nothing is predicted */
 	const Answers *answers;    /* of --ask; NULL: nothing is asked */
 } ReportOf;
-/* Whether the trace is one of this program, with a step of its largest size; false after a message. */
+/* Whether the log is one of this model, and the trace one of this program, with a step of its largest size; false after
+ * a message.  Warns of a log of a program with other ops. */
 bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d);
 /* Writes the page.  False after messages; then there is no page, or the old one. */
 bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d);

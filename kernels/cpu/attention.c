@@ -13,7 +13,9 @@
  * Forward, threads share the (sample, head, row block) triples.  In the gradient they share the (sample, kv head)
  * pairs; each thread sums the heads and row blocks of its pair in order, so no bit depends on the number of threads.
  * 16-bit tensors are widened block by block on the stack; sums over blocks stay f32 (dk and dv in work) and are
- * rounded once.
+ * rounded once.  Where the processor multiplies pairs of bf16 (HAS_PAIRS) and heads have even sizes, nothing is widened:
+ * products over a head's elements read pairs where they are, products over rows or keys read pairs of rows, and the
+ * probabilities and their gradients are rounded to bf16 for them, once all sums of f32 were taken.
  *
  * Head sizes D or Dv above PACK / VW (1024 with AVX-512) fail. */
 #include "kernels/cpu/gemm.h"
@@ -50,12 +52,14 @@ typedef struct Head {
 	const void *q, *k, *v;
 	int64_t qr, kr, vr, or; /* from row to row */
 	Chance chance;
+	bool pairs;            /* products are of pairs of bf16 */
 } Head;
 
-/* Rows of a tensor as floats: in place, or widened, or copied together where they lie far apart: few sets of the
- * nearest cache would hold them. */
+/* Rows of a tensor as floats, or of pairs of bf16, each in the place of a float; `row` of these from row to row. */
 typedef struct Rows { const float *at; int64_t row; } Rows;
 
+/* Rows as floats: in place, or widened, or copied together where they lie far apart: few sets of the nearest cache
+ * would hold them. */
 INLINE Rows rows_of(KDType type, const void *from, int64_t row, int64_t first, int64_t n, int64_t width, float *buffer)
 {
 	if (type == K_F32 && (row <= 2 * width || n * width > PACK))
@@ -66,6 +70,78 @@ INLINE Rows rows_of(KDType type, const void *from, int64_t row, int64_t first, i
 }
 
 INLINE void *to_element(void *p, KDType t, int64_t i) { return (char *)p + i * type_bytes(t); }
+
+/* ---- operands of products ---- */
+
+typedef uint16_t Half __attribute__((may_alias)); /* bf16 in a buffer of floats */
+typedef uint32_t Pair __attribute__((may_alias)); /* two of them, the first one in the lower half */
+
+/* to (ceil(n / 2), width) = pairs of rows of bf16, the last of an odd number with zeros. */
+static void pair_rows(float *to, const void *from, int64_t row, int64_t n, int64_t width)
+{
+	const Half *restrict half = from;
+	Pair *restrict pair = (void *)to;
+	for (int64_t j = 0; j < n; j += 2, pair += width) {
+		const Half *low = half + j * row, *high = low + row;
+		for (int64_t i = 0; j + 1 < n && i < width; i++)
+			pair[i] = low[i] | (uint32_t)high[i] << 16;
+		for (int64_t i = 0; j + 1 == n && i < width; i++)
+			pair[i] = low[i];
+	}
+}
+
+/* Rows for a product over their width. */
+INLINE Rows across(const Head *h, const void *from, int64_t row, int64_t first, int64_t n, int64_t width, float *buffer)
+{
+	const uint16_t *half = (const uint16_t *)from + first * row;
+	if (!h->pairs)
+		return rows_of(h->type, from, row, first, n, width, buffer);
+	if (row % 2 == 0 && row <= 2 * width && (uintptr_t)half % sizeof(Pair) == 0)
+		return (Rows){(const void *)half, row / 2};
+	for (int64_t i = 0; i < n; i++)
+		memcpy((char *)buffer + i * width * 2, half + i * row, (size_t)width * 2);
+	return (Rows){buffer, width / 2};
+}
+
+/* The same rows for a product that sums over them. */
+INLINE Rows along(const Head *h, Rows from, int64_t n, int64_t width, float *buffer)
+{
+	if (!h->pairs)
+		return from;
+	pair_rows(buffer, from.at, 2 * from.row, n, width);
+	return (Rows){buffer, width};
+}
+
+/* Probabilities of a block, or their gradients, as operands: `keys` are its rows for a product over rows of queries,
+ * and column t of `rows` is row t of queries for a product over keys.  half and paired are where bf16 lies. */
+typedef struct Weights {
+	Rows keys;
+	const float *rows;
+	uint16_t half[SB * TB_MAX];
+	float paired[SB / 2 * TB_MAX];
+} Weights;
+
+static void weigh(Weights *to, const Head *h, const float *s, int64_t tb, int64_t sn)
+{
+	to->keys = (Rows){s, tb};
+	to->rows = s;
+	if (!h->pairs)
+		return;
+	narrow_bf16(to->half, s, sn * tb);
+	pair_rows(to->paired, to->half, tb, sn, tb);
+	to->keys = (Rows){(const void *)to->half, tb / 2};
+	to->rows = to->paired;
+}
+
+/* c (m, n) = a b, or c += a b, over k elements; a has steps ar and ak, of pairs where they are pairs. */
+static void product(const Head *h, int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, Rows b,
+	float *c, int64_t cr, bool add)
+{
+	if (h->pairs)
+		gemm_pairs(m, n, ceil_div(k, 2), a, ar, ak, b.at, b.row, c, cr, add);
+	else
+		gemm_small(m, n, k, a, ar, ak, b.at, b.row, c, cr, add);
+}
 
 /* The number of keys in a block; fewer for 16-bit tensors, whose keys are widened into a buffer of limited size. */
 static int64_t block_keys(const Head *h)
@@ -109,7 +185,8 @@ static Head head_of(const Call *c, int64_t b, int64_t h)
 		.ids = c->ids ? (const char *)c->ids + b * a->id_stride * (a->ids32 ? 4 : 8) : NULL,
 		.q = at_element(c->q, c->type, head_at(c->pq, b, h)), .k = at_element(c->k, c->type, head_at(c->pk, b, hk)),
 		.v = at_element(c->v, c->type, head_at(c->pv, b, hk)), .qr = c->pq.row, .kr = c->pk.row, .vr = c->pv.row,
-		.or = c->po.row, .chance = chance_of(c, b * a->h + h)};
+		.or = c->po.row, .chance = chance_of(c, b * a->h + h),
+		.pairs = HAS_PAIRS && c->type == K_BF16 && (a->d | a->dv) % 2 == 0};
 }
 
 /* ---- what rows see ---- */
@@ -170,24 +247,35 @@ static void hide(float *s, const Head *h, const Ids *rows, const Ids *keys, int6
 
 /* ---- blocks ---- */
 
-/* to (width, tb) = scale * from (n, width), transposed; lanes beyond n are zero. */
-static void pack(float *to, int64_t tb, const float *from, int64_t row, int64_t n, int64_t width, float scale)
+/* to (width, tb) = scale * from (n, width), transposed; lanes beyond n are zero.  Pairs are not scaled. */
+static Rows pack(const Head *h, float *to, int64_t tb, Rows from, int64_t n, int64_t width, float scale)
 {
-	for (int64_t i = 0; i < width; i++) {
+	const Pair *pair = (const void *)from.at;
+	Pair *paired = (void *)to;
+	for (int64_t i = 0; !h->pairs && i < width; i++) {
 		for (int64_t t = 0; t < n; t++)
-			to[i * tb + t] = scale * from[t * row + i];
+			to[i * tb + t] = scale * from.at[t * from.row + i];
 		for (int64_t t = n; t < tb; t++)
 			to[i * tb + t] = 0;
 	}
+	for (int64_t i = 0; h->pairs && i < width / 2; i++) {
+		for (int64_t t = 0; t < n; t++)
+			paired[i * tb + t] = pair[t * from.row + i];
+		for (int64_t t = n; t < tb; t++)
+			paired[i * tb + t] = 0;
+	}
+	return (Rows){to, tb};
 }
 
 /* s (sn, tb) = the masked scores of sn keys from s0 on against the rows from t0 on.  With a soft cap, cap (sn, tb)
  * gets its derivative; cap may be NULL. */
-static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt, int64_t tb, int64_t t0,
-	int64_t tn, int64_t s0, int64_t sn)
+static void scores(float *s, float *cap, const Head *h, Rows k, Rows qt, int64_t tb, int64_t t0, int64_t tn,
+	int64_t s0, int64_t sn)
 {
 	const KAttention *a = h->a;
-	gemm_small(sn, tb, a->d, k.at, k.row, 1, qt, tb, s, tb, false);
+	product(h, sn, tb, a->d, k.at, k.row, 1, qt, s, tb, false);
+	for (int64_t i = 0; h->pairs && i < sn * tb; i++)
+		s[i] *= a->scale;
 	if (a->softcap > 0)
 		for (int64_t i = 0; i < sn * tb; i++) {
 			float u = ew_tanh_f32(s[i] / a->softcap);
@@ -300,13 +388,13 @@ static void soften(float *restrict s, float *restrict max, float *restrict sum, 
 static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_t t0, int64_t tn)
 {
 	const KAttention *a = h->a;
-	float qt[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX], keep[SB * TB_MAX];
-	float wide_k[PACK], wide_v[PACK]; /* wide_k holds the query block first */
+	float packed[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX], keep[SB * TB_MAX];
+	float wide_k[PACK], wide_v[PACK], paired_v[PACK]; /* wide_k holds the query block first */
 	int64_t begin = key_begin(a, t0), end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	Ids rows = {0}, columns = {0};
+	Weights p;
 	ids_load(&rows, h, t0, tn);
-	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_k);
-	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
+	Rows qt = pack(h, packed, tb, across(h, h->q, h->qr, t0, tn, a->d, wide_k), tn, a->d, a->scale);
 	memset(acc, 0, (size_t)(tn * a->dv) * sizeof *acc);
 	for (int64_t t = 0; t < tb; t++)
 		max[t] = -INFINITY;
@@ -315,9 +403,7 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 		ids_load(&columns, h, s0, sn);
 		if (!ids_meet(&rows, &columns))
 			continue;
-		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
-		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
-		scores(s, NULL, h, k, qt, tb, t0, tn, s0, sn);
+		scores(s, NULL, h, across(h, h->k, h->kr, s0, sn, a->d, wide_k), qt, tb, t0, tn, s0, sn);
 		hide(s, h, &rows, &columns, tb, t0, tn, s0, sn);
 		soften(s, max, sum, alpha, tb, sn);
 		if (a->p > 0) {
@@ -327,7 +413,9 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 		for (int64_t t = 0; s0 > begin && t < tn; t++)
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
-		gemm_small(tn, a->dv, sn, s, 1, tb, v.at, v.row, acc, a->dv, true);
+		Rows v = across(h, h->v, h->vr, s0, sn, a->dv, wide_v);
+		weigh(&p, h, s, tb, sn);
+		product(h, tn, a->dv, sn, p.rows, 1, tb, along(h, v, sn, a->dv, paired_v), acc, a->dv, true);
 	}
 	for (int64_t t = 0; t < tn; t++) {
 		void *to = to_element(o, h->type, (t0 + t) * h->or);
@@ -363,7 +451,7 @@ typedef struct Terms { float delta[TB_MAX], shift[TB_MAX], share[TB_MAX]; bool c
 static bool is_coarse(float lse) { return fabsf(lse) > K_LSE_COARSE && fabsf(lse) < INFINITY; }
 
 /* Makes the shares of coarse rows: one over the sum of exp(score - shift). */
-static void share_coarse(Terms *r, const Head *h, const float *qt, const Ids *rows, int64_t tb, int64_t t0, int64_t tn)
+static void share_coarse(Terms *r, const Head *h, Rows qt, const Ids *rows, int64_t tb, int64_t t0, int64_t tn)
 {
 	const KAttention *a = h->a;
 	float s[SB * TB_MAX], wide_k[PACK], sum[TB_MAX] = {0};
@@ -374,7 +462,7 @@ static void share_coarse(Terms *r, const Head *h, const float *qt, const Ids *ro
 		ids_load(&columns, h, s0, sn);
 		if (!ids_meet(rows, &columns))
 			continue;
-		scores(s, NULL, h, rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k), qt, tb, t0, tn, s0, sn);
+		scores(s, NULL, h, across(h, h->k, h->kr, s0, sn, a->d, wide_k), qt, tb, t0, tn, s0, sn);
 		hide(s, h, rows, &columns, tb, t0, tn, s0, sn);
 		for (int64_t i = 0; i < sn; i++)
 			for (int64_t t = 0; t < tb; t++)
@@ -439,20 +527,23 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 	int64_t tn)
 {
 	const KAttention *a = h->a;
-	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX], keep[SB * TB_MAX];
-	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k holds o first */
+	float packed_q[PACK], packed_dy[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX], keep[SB * TB_MAX];
+	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* k and v: o and dy first */
+	float paired_q[PACK], paired_dy[PACK], paired_k[PACK];
 	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	bool wide = h->type != K_F32;
 	Ids rows = {0}, columns = {0};
 	Terms terms;
+	Weights p, dp;
 	ids_load(&rows, h, t0, tn);
-	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
-	Rows g = rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_dy);
+	Rows q = across(h, h->q, h->qr, t0, tn, a->d, wide_q), g = across(h, dy, h->or, t0, tn, a->dv, wide_dy);
+	Rows qt = pack(h, packed_q, tb, q, tn, a->d, a->scale), gt = pack(h, packed_dy, tb, g, tn, a->dv, 1);
 	float *dq = wide ? wide_dq : (float *)to.dq + t0 * to.qr;
 	int64_t dqr = wide ? a->d : to.qr;
-	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
-	pack(dyt, tb, g.at, g.row, tn, a->dv, 1);
-	row_terms(&terms, g, rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k), lse + t0, a->dv, tb, tn);
+	q = along(h, q, tn, a->d, paired_q);
+	g = along(h, g, tn, a->dv, paired_dy);
+	row_terms(&terms, rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_v),
+		rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k), lse + t0, a->dv, tb, tn);
 	if (terms.coarse)
 		share_coarse(&terms, h, qt, &rows, tb, t0, tn);
 	for (int64_t t = 0; t < tn; t++)
@@ -463,17 +554,18 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 		ids_load(&columns, h, s0, sn);
 		if (!ids_meet(&rows, &columns))
 			continue;
-		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
-		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
+		Rows k = across(h, h->k, h->kr, s0, sn, a->d, wide_k), v = across(h, h->v, h->vr, s0, sn, a->dv, wide_v);
 		scores(s, capped, h, k, qt, tb, t0, tn, s0, sn);
 		hide(s, h, &rows, &columns, tb, t0, tn, s0, sn);
 		if (dropped)
 			make_keep(keep, h, tb, t0, s0, sn);
-		gemm_small(sn, tb, a->dv, v.at, v.row, 1, dyt, tb, ds, tb, false);
+		product(h, sn, tb, a->dv, v.at, v.row, 1, gt, ds, tb, false);
 		differentiate(s, ds, capped, dropped, &terms, a->scale, tb, sn);
-		gemm_small(sn, a->dv, tn, s, tb, 1, g.at, g.row, to.dv + s0 * to.vr, to.vr, true);
-		gemm_small(sn, a->d, tn, ds, tb, 1, q.at, q.row, to.dk + s0 * to.kr, to.kr, true);
-		gemm_small(tn, a->d, sn, ds, 1, tb, k.at, k.row, dq, dqr, true);
+		weigh(&p, h, s, tb, sn);
+		weigh(&dp, h, ds, tb, sn);
+		product(h, sn, a->dv, tn, p.keys.at, p.keys.row, 1, g, to.dv + s0 * to.vr, to.vr, true);
+		product(h, sn, a->d, tn, dp.keys.at, dp.keys.row, 1, q, to.dk + s0 * to.kr, to.kr, true);
+		product(h, tn, a->d, sn, dp.rows, 1, tb, along(h, k, sn, a->d, paired_k), dq, dqr, true);
 	}
 	for (int64_t t = 0; wide && t < tn; t++)
 		narrow(to_element(to.dq, h->type, (t0 + t) * to.qr), dq + t * a->d, h->type, a->d);

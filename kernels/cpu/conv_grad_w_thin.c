@@ -51,7 +51,7 @@ typedef void Tile(const Thin *t, const float *a, const float *b, float *c, const
 #define TILE(m, nv) \
 static void tile_##m##_##nv(const Thin *t, const float *a, const float *b, float *c, const float *ahead) \
 { \
-	gemm_tile(m, nv, t->w.to, a, 1, t->w.step * t->c, b, t->o, c, t->o, true, ahead); \
+	gemm_tile(false, m, nv, t->w.to, a, 1, t->w.step * t->c, b, t->o, c, t->o, true, ahead); \
 }
 #define TILES(X, nv) X(1, nv) X(2, nv) X(3, nv) X(4, nv) X(5, nv) X(6, nv)
 TILES(TILE, 1)

@@ -1,24 +1,33 @@
-/* kernels/cpu/gemm.c: the small product of gemm.h, by register tiles over m and n; the last columns, where they are
+/* kernels/cpu/gemm.c: the small products of gemm.h, by register tiles over m and n; the last columns, where they are
  * fewer than a vector, are computed in a padded copy. */
 #include "kernels/cpu/gemm.h"
 
 typedef void Tile(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, float *c,
 	int64_t cr, bool add);
 
-#define TILE(r, v) \
-static void tile_##r##_##v(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, \
+/* Functions of a tile: by its vectors, then by its rows. */
+typedef Tile *const Tiles[3][13];
+
+#define TILE(r, v, of, pairs) \
+static void tile_##of##_##r##_##v(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, \
 	float *c, int64_t cr, bool add) \
 { \
-	gemm_tile(r < MR ? r : MR, v, k, a, ar, ak, b, br, c, cr, add, NULL); \
+	gemm_tile(pairs, r < MR ? r : MR, v, k, a, ar, ak, b, br, c, cr, add, NULL); \
 }
-#define ROWS(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v) X(9, v) X(10, v) X(11, v) \
-	X(12, v)
-ROWS(TILE, 1)
-ROWS(TILE, 2)
-#define NAME(r, v) tile_##r##_##v,
-static Tile *const tiles[3][13] = {{NULL}, {NULL, ROWS(NAME, 1)}, {NULL, ROWS(NAME, 2)}};
+#define ROWS(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) \
+	X(6, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__) X(10, __VA_ARGS__) \
+	X(11, __VA_ARGS__) X(12, __VA_ARGS__)
+#define NAME(r, v, of) tile_##of##_##r##_##v,
+#define TILES(of, pairs) \
+ROWS(TILE, 1, of, pairs) \
+ROWS(TILE, 2, of, pairs) \
+static Tiles of = {{NULL}, {NULL, ROWS(NAME, 1, of)}, {NULL, ROWS(NAME, 2, of)}};
+TILES(floats, false)
+#if defined __AVX512BF16__
+TILES(paired, true)
+#endif
 
-static void columns(int nv, int64_t m, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+static void columns(Tiles tiles, int nv, int64_t m, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
 	for (int64_t i = 0; i < m; i += MR)
@@ -26,7 +35,7 @@ static void columns(int nv, int64_t m, int64_t k, const float *a, int64_t ar, in
 }
 
 /* n < VW columns: copies b and c through buffers of whole vectors. */
-static void tail(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+static void tail(Tiles tiles, int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
 	enum { DEEP = 256 };
@@ -48,16 +57,33 @@ static void tail(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, in
 	}
 }
 
-void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
-	int64_t br, float *c, int64_t cr, bool add)
+static void small(Tiles tiles, int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak,
+	const float *b, int64_t br, float *c, int64_t cr, bool add)
 {
 	int64_t j = 0;
 	for (; j + NV * VW <= n; j += NV * VW)
-		columns(NV, m, k, a, ar, ak, b + j, br, c + j, cr, add);
+		columns(tiles, NV, m, k, a, ar, ak, b + j, br, c + j, cr, add);
 	for (; j + VW <= n; j += VW)
-		columns(1, m, k, a, ar, ak, b + j, br, c + j, cr, add);
+		columns(tiles, 1, m, k, a, ar, ak, b + j, br, c + j, cr, add);
 	if (j < n)
-		tail(m, n - j, k, a, ar, ak, b + j, br, c + j, cr, add);
+		tail(tiles, m, n - j, k, a, ar, ak, b + j, br, c + j, cr, add);
+}
+
+void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+	small(floats, m, n, k, a, ar, ak, b, br, c, cr, add);
+}
+
+void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+#if defined __AVX512BF16__
+	small(paired, m, n, k, a, ar, ak, b, br, c, cr, add);
+#else
+	(void)m, (void)n, (void)k, (void)a, (void)ar, (void)ak, (void)b, (void)br, (void)c, (void)cr, (void)add;
+	k_fail("this processor's vectors do not multiply bf16");
+#endif
 }
 
 /* Brings the lines of a tile of c near, where the next tile's sums begin.  A row may lie in two. */
@@ -71,16 +97,16 @@ INLINE void fetch_tile(const float *c, int64_t cr)
 
 typedef void PanelTile(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add,
 	const float *ahead);
-#define PANEL(r, v) \
+#define PANEL(r, ...) \
 static void panel_##r(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add, \
 	const float *ahead) \
 { \
 	fetch_tile(c + r * cr, cr); \
-	gemm_tile(r < MR ? r : MR, NV, k, a, ar, 1, b, NV * VW, c, cr, add, ahead); \
+	gemm_tile(false, r < MR ? r : MR, NV, k, a, ar, 1, b, NV * VW, c, cr, add, ahead); \
 }
-ROWS(PANEL, 0)
-#define PANEL_NAME(r, v) panel_##r,
-static PanelTile *const panels[] = {NULL, ROWS(PANEL_NAME, 0)};
+ROWS(PANEL, )
+#define PANEL_NAME(r, ...) panel_##r,
+static PanelTile *const panels[] = {NULL, ROWS(PANEL_NAME, )};
 
 void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add)
 {
@@ -91,16 +117,16 @@ void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b
 
 typedef void PackedTile(int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add,
 	const float *ahead);
-#define PACKED(r, v) \
+#define PACKED(r, ...) \
 static void packed_##r(int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add, \
 	const float *ahead) \
 { \
 	fetch_tile(c + r * cr, cr); \
-	gemm_tile(r < MR ? r : MR, NV, k, a, 1, MR, b, NV * VW, c, cr, add, ahead); \
+	gemm_tile(false, r < MR ? r : MR, NV, k, a, 1, MR, b, NV * VW, c, cr, add, ahead); \
 }
-ROWS(PACKED, 0)
-#define PACKED_NAME(r, v) packed_##r,
-static PackedTile *const packed[] = {NULL, ROWS(PACKED_NAME, 0)};
+ROWS(PACKED, )
+#define PACKED_NAME(r, ...) packed_##r,
+static PackedTile *const packed[] = {NULL, ROWS(PACKED_NAME, )};
 
 void gemm_packed(int64_t m, int64_t k, const float *a, const float *b, float *c, int64_t cr, bool add)
 {

@@ -97,8 +97,9 @@ INLINE void gemm_rows(int steps, Vec s[MR][NV], const float *const a[MR], int64_
 /* Columns of a in one turn of a loop: where a core is shared, instructions of the loop itself would delay the sums. */
 enum { TURN = 4 };
 
-/* mr and nv are constants once this is inlined.  ahead: NULL, or what is fetched meanwhile, a vector for each of k. */
-INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+/* pairs, mr and nv are constants once this is inlined.  ahead: NULL, or what is fetched meanwhile, a vector for each of
+ * k. */
+INLINE void gemm_tile(bool pairs, int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add, const float *ahead)
 {
 	enum { LINE = 64 };
@@ -113,12 +114,12 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 		#pragma GCC unroll 4
 		for (int l = 0; l < TURN * VW * 4; l += LINE)
 			__builtin_prefetch((const char *)(ahead + p * VW) + l, 0, 2);
-		gemm_steps(false, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(pairs, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
 	}
 	for (; p + TURN <= k; p += TURN)
-		gemm_steps(false, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(pairs, mr, nv, TURN, s, a + p * ak, ar, ak, b + p * br, br);
 	for (; p < k; p++)
-		gemm_steps(false, mr, nv, 1, s, a + p * ak, ar, ak, b + p * br, br);
+		gemm_steps(pairs, mr, nv, 1, s, a + p * ak, ar, ak, b + p * br, br);
 	#pragma GCC unroll 16
 	for (int i = 0; i < mr; i++)
 		#pragma GCC unroll 4
@@ -128,6 +129,10 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 
 /* ar and ak are a's strides from row to row and along k; br and cr are the row strides of b and c.  add: c += a b. */
 void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add);
+
+/* The same where HAS_PAIRS: elements of a and b, k of them, are pairs of bf16, for vec_dot. */
+void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add);
 
 /* c (m, NV * VW) = a b or c += a b with packed rows of b.  The k rows behind b, which the next call reads, are brought

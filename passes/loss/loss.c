@@ -685,7 +685,7 @@ bool pass_loss(Module *m, const Options *o, Diag *d)
 		ok = loss_pads(m, o, l.counted, d);
 	if (o->graph.dropout == DROPOUT_OFF)
 		loss_drop_dropout(m, SEC_FORWARD);
-	for (int i = 0; i < o->graph.bn.frozen.n; i++)
+	for (int i = 0; options_reads_text(o) && i < o->graph.bn.frozen.n; i++)
 		ok = freeze_norms(m, o->graph.bn.frozen.at[i], d) && ok;
 	if (o->graph.bn.all == NORM_FROZEN)
 		loss_fix_statistics(m, SEC_FORWARD, NULL);

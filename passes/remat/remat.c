@@ -218,16 +218,21 @@ static void split_norms(Module *m, const PtrMap *again)
 
 /* ---- the pass ---- */
 
+bool remat_is_file(const char *text)
+{
+	size_t n = strlen(text);
+	return n > 5 && !strcmp(text + n - 5, ".json");
+}
+
 RematMode remat_mode(const char *text)
 {
-	size_t n = text ? strlen(text) : 0;
 	if (!text || !strcmp(text, "none"))
 		return REMAT_NONE;
 	if (!strcmp(text, "block"))
 		return REMAT_BLOCK;
 	if (!strcmp(text, "auto"))
 		return REMAT_AUTO;
-	return *text == '{' || (n > 5 && !strcmp(text + n - 5, ".json")) ? REMAT_POLICY : REMAT_WRONG;
+	return *text == '{' || remat_is_file(text) ? REMAT_POLICY : REMAT_WRONG;
 }
 
 static bool choose(Remat *r, const char *text, Diag *d)

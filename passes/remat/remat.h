@@ -10,6 +10,7 @@
 /* POLICY: FILE.json, or its text, which begins with a brace. */
 typedef enum RematMode { REMAT_NONE, REMAT_BLOCK, REMAT_AUTO, REMAT_POLICY, REMAT_WRONG } RematMode;
 RematMode remat_mode(const char *text); /* NULL: none */
+bool remat_is_file(const char *text);    /* ends in .json, as a policy's file does */
 
 /* The arrays are by Value.id, of values that the forward defines. */
 typedef struct Remat {

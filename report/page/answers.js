@@ -16,7 +16,11 @@ function otherPlans() {
 		row.samples_per_s === null ? null : Number(row.samples_per_s.toPrecision(6)),
 		row.samples_per_s === null ? null : percentText(row.samples_per_s / now.samples_per_s - 1), row.total,
 		[row.fits ? "" : "more than a rank has", row.why || ""].filter(text => text).join("; ")]);
-	return [el("p", null, "Other plans, each planned and predicted with its option alone: their numbers do not add up."),
+	const of = plan.asked_micro_batches === data.micro_batches ? "" :
+		` All answers are of a step of ${plan.asked_micro_batches === 1 ? "one micro-batch" :
+			countText(plan.asked_micro_batches) + " micro-batches"}.`;
+	return [el("p", null, "Other plans, each planned and predicted with its option alone: their numbers do not add up." +
+		of),
 		table("alternatives", columns, rows, row => row[0] === "plan"),
 		el("h3", null, "No other plan"), table("left_out", [["about", ""], ["option", "text"], ["why", "text"]],
 			plan.left_out.map(row => [row.kind.replace(/_/g, " "), row.option, row.why]))];

@@ -88,6 +88,11 @@ function timesOf(step) {
 	return time;
 }
 
+// How long computing waits for collectives, without what it waits for copies to memory of the host.
+function exposedMs(prediction) {
+	return prediction.exposed_ms - prediction.copies_exposed_ms;
+}
+
 // ---- memory ----
 
 // From the bottom of the stack to its top.

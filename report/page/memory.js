@@ -183,7 +183,8 @@ function memoryChart() {
 		view.set(0, view.all());
 		one.redraw();
 	}}, "by time") : null;
-	const most = used.map(c => [c, `${c} ${bytesText(Math.max(...held.of[c].slice(0, -1)))}`]);
+	const mostOf = c => held.of[c].slice(0, -1).reduce((most, bytes) => Math.max(most, bytes), 0); // ops may be 100,000
+	const most = used.map(c => [c, `${c} ${bytesText(mostOf(c))}`]);
 	return [el("p", null, "What is in use at each op. Memory is mapped once, before the first step: each category has its " +
 		"largest size all the time, which is the dashed line; the legend has the most that each has in use."),
 	el("div", {class: "bar"}, zoomButtons(one, view), by), one.canvas, legend(most), ...peakTables()];

@@ -15,7 +15,7 @@ function tiles() {
 			tile(countText(tokens ? prediction.tokens_per_s : prediction.samples_per_s), (tokens ? "tokens" : "samples") +
 				" a second, predicted"),
 			tile(percentText(prediction.mfu), "of the machine's peak"),
-			tile(percentText(prediction.step_ms ? prediction.exposed_ms / prediction.step_ms : 0), "of the step waits for " +
+			tile(percentText(prediction.step_ms ? exposedMs(prediction) / prediction.step_ms : 0), "of the step waits for " +
 				"collectives"));
 	}
 	if (measured && measured.steps.length)

@@ -66,7 +66,7 @@ function collectives() {
 		return out;
 	});
 	const bytes = rows.reduce((sum, row) => sum + row.bytes * row.part.times, 0);
-	const said = prediction ? ` Computing waits ${ms(prediction.exposed_ms)} ms of ${ms(prediction.step_ms)} ms for them` +
+	const said = prediction ? ` Computing waits ${ms(exposedMs(prediction))} ms of ${ms(prediction.step_ms)} ms for them` +
 		`, which take ${ms(prediction.transferring_ms)} ms.` : " With --machine=FILE, shardc plan predicts how long each " +
 		"takes and why computing waits for it.";
 	return [el("p", null, `Bytes are those that rank ${plan.rank} receives: ${bytesText(bytes)} in a step.${said}`),

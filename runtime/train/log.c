@@ -40,9 +40,9 @@ static const char *why_no_log(const char *path, bool *cut)
 }
 
 /* A pipe, such as that of a shell's >(..), is only opened if a process reads it; opening never waits. */
-bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
+bool log_open(Log *log, const char *path, bool append, int64_t n_steps, const char *about, Diag *d)
 {
-	*log = (Log){.fd = -1, .path = path, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
+	*log = (Log){.fd = -1, .path = path, .about = about, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
 		.terminal = isatty(fileno(stderr))};
 	if (!path)
 		return true;
@@ -119,6 +119,7 @@ static void write_step(Log *log, const StepRecord *r)
 	put(f, "loss_scale", r->loss_scale);
 	if (r->size)
 		buf_printf(f, ", \"size\": \"%s\"", r->size);
+	buf_printf(f, "%s", log->about);
 	end_line(log);
 }
 

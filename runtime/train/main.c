@@ -463,8 +463,11 @@ static bool open_log(Run *run)
 	Session *s = &run->s;
 	Held held;
 	Diag *d = agree_begin(&held, s->d);
+	Arena *a = s->p.arena;
+	const char *about = arena_printf(a, ", \"model\": \"%s\", \"program\": \"%016" PRIx64 "\"",
+		str_escape(a, ESCAPE_JSON, s->rt.model->name), s->rt.model->hash);
 	bool ok = !session_is_first(s) || (log_is_no_input(s, d) &&
-		log_open(&run->log, s->o.log, s->resume, s->o.steps, d));
+		log_open(&run->log, s->o.log, s->resume, s->o.steps, about, d));
 	return agree_end(&s->rt, &held, ok, s->d);
 }
 

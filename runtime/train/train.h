@@ -126,7 +126,7 @@ void signals_catch_stops(bool second);
 
 typedef struct Log {
 	int fd;                     /* -1: there is no file */
-	const char *path;
+	const char *path, *about;   /* about: as of log_open */
 	int error;                  /* errno of the first write that failed, 0: none did */
 	bool cut;                   /* the file's last line does not end with a newline */
 	Buf line;
@@ -144,7 +144,8 @@ typedef struct StepRecord {
 	const char *size;           /* "seq=128"; NULL: the program has one */
 	StepResult result;
 } StepRecord;
-bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
+/* about: members that tell the program from others, ", \"key\": ..", of each line of a step; kept by reference. */
+bool log_open(Log *log, const char *path, bool append, int64_t n_steps, const char *about, Diag *d);
 void log_step(Log *log, const StepRecord *r);
 void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples);
 /* Logs new hyper-parameters, or (json NULL) that a file was refused. */

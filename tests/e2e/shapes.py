@@ -109,6 +109,20 @@ class Convolution(nn.Module):
         return self.head(self.conv(self.tokens(ids).transpose(1, 2)).transpose(1, 2))
 
 
+class Normed(nn.Module):
+    """Its batch norm would mix padding in, and may be used only with statistics that stay as they are."""
+    inputs = Blind.inputs
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.norm, self.head = nn.Embedding(V, D), nn.BatchNorm1d(D), nn.Linear(D, V)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, ids):
+        return self.head(self.norm(self.tokens(ids).transpose(1, 2)).transpose(1, 2))
+
+
 class Packed(Causal):
     """Several documents in a row: which one a token is of, and where in it, are inputs; its mask is of both."""
     inputs = {"ids": {0: "batch", 1: "seq"}, "document_ids": {0: "batch", 1: "seq"}, "position_ids": {0: "batch", 1: "seq"}}
@@ -381,6 +395,18 @@ def masked(c, dynamo):
     c.train("conv", "conv.jsonl", *DATA, steps=2, says="padding changes the loss: the same samples give")
 
 
+def frozen(c, dynamo):
+    """Norms that --bn=frozen:REGEX freezes are frozen at every size."""
+    torch.manual_seed(2)
+    model, (ids, labels, lengths) = Normed().eval(), samples(np.random.default_rng(2))
+    c.save(ids=ids, labels=labels, lengths=lengths)
+    export(model, (torch.zeros(4, 16, dtype=torch.int64),), c.folder / "model.onnx", dynamo)
+    c.compile("model.onnx", "train", "--bn=frozen:norm")
+    wanted = reference(model, lambda m, i: m(torch.tensor(ids[i:i + 1, :lengths[i]])), labels, lengths, order(lengths, 4))
+    c.train("train", "log.jsonl", *DATA)
+    c.compare("log.jsonl", wanted)
+
+
 def pack(ids, labels, lengths):
     """Rows of LONGEST tokens with whole documents one behind the other; rows end with a document of padding."""
     rows, row = [], []
@@ -590,7 +616,7 @@ def refused(c, dynamo):
             says="outside an axis of 50")
 
 
-CASES = {f.__name__: f for f in (causal, shorter, masked, packed, pair, library, refused)}
+CASES = {f.__name__: f for f in (causal, shorter, masked, frozen, packed, pair, library, refused)}
 ASKED = {"cuda": cuda}  # wants the emulation (make cudasim)
 
 

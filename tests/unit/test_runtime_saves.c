@@ -81,7 +81,7 @@ static int cut_a_log(void)
 	Log log;
 	StepRecord r = {.step = 1};
 	if (!freopen("/dev/null", "w", stderr) || getrlimit(RLIMIT_FSIZE, &all) ||
-		!log_open(&log, "cut.jsonl", false, 3, &d))
+		!log_open(&log, "cut.jsonl", false, 3, "", &d))
 		return 1;
 	few = (struct rlimit){500, all.rlim_max};
 	signal(SIGXFSZ, SIG_IGN);

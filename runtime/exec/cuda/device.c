@@ -59,6 +59,17 @@ void device_layout(const Rt *rt, LayoutModel *layout)
 		layout->cuda.n_segments += m->tensors[i].kind == RT_PARAM && m->tensors[i].trainable;
 }
 
+/* Beside the plan a GPU has the code of kernels, which it loads when they are first run: this much is a guess. */
+static const int64_t code_bytes = INT64_C(512) << 20;
+
+static void warn_of_code(const Rt *rt, int64_t left, Diag *d)
+{
+	if (left < code_bytes && rt->p->world.rank == 0)
+		diag_warn(d, rt->p->options->program, "the plan leaves %" PRId64 " bytes of GPU %d free, and kernels of cuBLAS and "
+			"cuDNN are loaded when they are first run: where that fails, compile for a smaller batch", left,
+			rt->p->cuda->device);
+}
+
 /* Ranks that share a GPU check at the same time, so each counts the memory of all of them. */
 static bool check_memory(const Rt *rt, int ranks, Diag *d)
 {
@@ -67,8 +78,11 @@ static bool check_memory(const Rt *rt, int ranks, Diag *d)
 	int largest = ARENA_GATHERED;
 	char shared[64] = "";
 	cuda_must(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
-	if (mem->total <= (int64_t)available / ranks)
+	int64_t left = (int64_t)available / ranks - mem->total;
+	if (left >= 0) {
+		warn_of_code(rt, left, d);
 		return true;
+	}
 	for (int i = 0; i < ARENA_COUNT; i++)
 		largest = !arena_is_away(i) && mem->planned[i] > mem->planned[largest] ? i : largest;
 	if (ranks > 1)
