@@ -344,6 +344,31 @@ static void attention_forms(void)
 	free(ids);
 }
 
+/* In bf16: the heads of a block of GPT-2 124M and of ViT-B/16, in rows of packed q, k and v. */
+static void attention_half(void)
+{
+	const struct { const char *name, *grad; int64_t t; bool causal; } form[] = {
+		{"attention bf16, 4 x 12 heads, 256, causal", "its gradient", 256, true},
+		{"attention bf16, 4 x 12 heads, 197", "its gradient", 197, false}};
+	for (size_t i = 0; i < sizeof form / sizeof *form && wanted("attention"); i++) {
+		int64_t b = 4, h = 12, t = form[i].t, d = 64, row = 3 * h * d, n = b * t * row, scores = b * h * t * t;
+		const KAttention a = {.b = b, .h = h, .hk = h, .t = t, .s = t, .d = d, .dv = d, .scale = 0.125f, .layout = 1,
+			.q_pitch = row, .k_pitch = row, .v_pitch = row, .dq_pitch = row, .dk_pitch = row, .dv_pitch = row,
+			.has_right = form[i].causal};
+		StepScalars s = {.seed = 1};
+		float *wide = floats(n), *lse = floats(b * h * t);
+		uint16_t *qkv = malloc((size_t)n * 2), *grad = malloc((size_t)n * 2), *o = malloc((size_t)n * 2);
+		for (int64_t k = 0; k < n; k++)
+			memcpy(qkv + k, (const char *)(wide + k) + 2, 2);
+		int64_t flops = 4 * scores * d / (form[i].causal ? 2 : 1);
+		TIME(form[i].name, 0, 0, flops, k_attention_bf16(o, lse, qkv, qkv + h * d, qkv + 2 * h * d, NULL, NULL, &a, 1, &s,
+			work));
+		TIME(form[i].grad, 0, 0, 5 * flops / 2, k_attention_grad_bf16(grad, grad + h * d, grad + 2 * h * d, o, qkv,
+			qkv + h * d, qkv + 2 * h * d, NULL, NULL, o, lse, &a, 1, &s, work));
+		free(wide), free(lse), free(qkv), free(grad), free(o);
+	}
+}
+
 /* A layer of the LSTM language model of the step benchmark: 32 samples of 64 steps, 512 states. */
 static void recurrences(void)
 {
@@ -390,6 +415,7 @@ int main(int argc, char **argv)
 		updates();
 	sum("GPT-2: the rest");
 	attention_forms();
+	attention_half();
 	recurrences();
 	sum("LSTM: recurrences and products");
 	dtype = K_BF16;

@@ -76,18 +76,27 @@ INLINE void *to_element(void *p, KDType t, int64_t i) { return (char *)p + i * t
 typedef uint16_t Half __attribute__((may_alias)); /* bf16 in a buffer of floats */
 typedef uint32_t Pair __attribute__((may_alias)); /* two of them, the first one in the lower half */
 
+static void pair_two(Pair *restrict to, const Half *restrict low, const Half *restrict high, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] = low[i] | (uint32_t)high[i] << 16;
+}
+
+static void pair_one(Pair *restrict to, const Half *restrict low, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		to[i] = low[i];
+}
+
 /* to (ceil(n / 2), width) = pairs of rows of bf16, the last of an odd number with zeros. */
 static void pair_rows(float *to, const void *from, int64_t row, int64_t n, int64_t width)
 {
-	const Half *restrict half = from;
-	Pair *restrict pair = (void *)to;
-	for (int64_t j = 0; j < n; j += 2, pair += width) {
-		const Half *low = half + j * row, *high = low + row;
-		for (int64_t i = 0; j + 1 < n && i < width; i++)
-			pair[i] = low[i] | (uint32_t)high[i] << 16;
-		for (int64_t i = 0; j + 1 == n && i < width; i++)
-			pair[i] = low[i];
-	}
+	const Half *half = from;
+	Pair *pair = (void *)to;
+	for (int64_t j = 0; j + 1 < n; j += 2)
+		pair_two(pair + j / 2 * width, half + j * row, half + (j + 1) * row, width);
+	if (n % 2)
+		pair_one(pair + n / 2 * width, half + (n - 1) * row, width);
 }
 
 /* Rows for a product over their width. */
@@ -113,7 +122,8 @@ INLINE Rows along(const Head *h, Rows from, int64_t n, int64_t width, float *buf
 }
 
 /* Probabilities of a block, or their gradients, as operands: `keys` are its rows for a product over rows of queries,
- * and column t of `rows` is row t of queries for a product over keys.  half and paired are where bf16 lies. */
+ * and column t of `rows`, which not all have, is row t of queries for a product over keys.  half and paired are where
+ * bf16 lies. */
 typedef struct Weights {
 	Rows keys;
 	const float *rows;
@@ -121,14 +131,15 @@ typedef struct Weights {
 	float paired[SB / 2 * TB_MAX];
 } Weights;
 
-static void weigh(Weights *to, const Head *h, const float *s, int64_t tb, int64_t sn)
+static void weigh(Weights *to, const Head *h, const float *s, int64_t tb, int64_t sn, bool rows)
 {
 	to->keys = (Rows){s, tb};
 	to->rows = s;
 	if (!h->pairs)
 		return;
 	narrow_bf16(to->half, s, sn * tb);
-	pair_rows(to->paired, to->half, tb, sn, tb);
+	if (rows)
+		pair_rows(to->paired, to->half, tb, sn, tb);
 	to->keys = (Rows){(const void *)to->half, tb / 2};
 	to->rows = to->paired;
 }
@@ -414,7 +425,7 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
 		Rows v = across(h, h->v, h->vr, s0, sn, a->dv, wide_v);
-		weigh(&p, h, s, tb, sn);
+		weigh(&p, h, s, tb, sn, true);
 		product(h, tn, a->dv, sn, p.rows, 1, tb, along(h, v, sn, a->dv, paired_v), acc, a->dv, true);
 	}
 	for (int64_t t = 0; t < tn; t++) {
@@ -561,8 +572,8 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 			make_keep(keep, h, tb, t0, s0, sn);
 		product(h, sn, tb, a->dv, v.at, v.row, 1, gt, ds, tb, false);
 		differentiate(s, ds, capped, dropped, &terms, a->scale, tb, sn);
-		weigh(&p, h, s, tb, sn);
-		weigh(&dp, h, ds, tb, sn);
+		weigh(&p, h, s, tb, sn, false);
+		weigh(&dp, h, ds, tb, sn, true);
 		product(h, sn, a->dv, tn, p.keys.at, p.keys.row, 1, g, to.dv + s0 * to.vr, to.vr, true);
 		product(h, sn, a->d, tn, dp.keys.at, dp.keys.row, 1, q, to.dk + s0 * to.kr, to.kr, true);
 		product(h, tn, a->d, sn, dp.rows, 1, tb, along(h, k, sn, a->d, paired_k), dq, dqr, true);
