@@ -400,6 +400,43 @@ static const Trial *recompute_least(Search *s, bool elsewhere)
 	return NULL;
 }
 
+static bool same_units(const Trial *x, const Trial *y)
+{
+	return x->pick[KNOB_WRAP] == y->pick[KNOB_WRAP] && x->pick[KNOB_STRATEGY] == y->pick[KNOB_STRATEGY]
+		&& x->pick[KNOB_BATCH] == y->pick[KNOB_BATCH];
+}
+
+/* Where the best plan has something on the host or does not fit, lets others recompute what they lack: one for each
+ * kind of units, those first that could be the fastest by the least seconds for which that can be computed again. */
+static void recompute_here(Search *s)
+{
+	const Trial *done[OVER_MAX];
+	if (s->best && (s->best->over || is_elsewhere(s->best)))
+		s->most = TRIALS_MAX + TRIALS_SPARE;
+	for (int n = 0; n < OVER_MAX && s->best && (s->best->over || is_elsewhere(s->best)); n++) {
+		const Trial *x = NULL;
+		double least = s->best->over ? INFINITY : s->best->of.seconds;
+		for (int i = 0; i < s->n; i++) {
+			const Trial *t = s->trial[i];
+			bool out = t->refused || !t->over || isinf(t->bound) || is_elsewhere(t) || t->pick[KNOB_REMAT] || t->keep;
+			for (int k = 0; k < n && !out; k++)
+				out = same_units(t, done[k]);
+			const Price *price = out ? NULL : s->price[t->pick[KNOB_BATCH]];
+			double again = price ? search_price(s, t, (double)t->over) - search_price(s, t, 0) : 0;
+			if (!out && t->of.seconds + again < least) {
+				least = t->of.seconds + again;
+				x = t;
+			}
+		}
+		if (!x)
+			return;
+		done[n] = x;
+		const Trial *fits = search_recompute(s, x, 0);
+		if (search_takes(s, fits))
+			descend(s, fits);
+	}
+}
+
 int search_picks(const Search *s, KnobId k)
 {
 	return search_matters(s, k, &s->given) ? s->knob[k].n : 1;
@@ -496,6 +533,7 @@ static void descend_all(Search *s)
 	const Trial *some = search_offload(s, &from);
 	if (search_takes(s, some))
 		descend(s, some);
+	recompute_here(s);
 	for (int i = 0; i < 2 && s->best && (s->best->over || (!i && is_elsewhere(s->best))); i++) {
 		const Trial *least = recompute_least(s, i);
 		if (search_takes(s, least))

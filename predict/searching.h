@@ -9,7 +9,7 @@
 #include "predict/search.h"
 
 enum { VALUES_MAX = 24, OVER_MAX = 4 /* plans above the limit that are changed */ };
-enum { TRIALS_MAX = 500, TRIALS_SPARE = 64 /* more where none of these fits */ };
+enum { TRIALS_MAX = 500, TRIALS_SPARE = 128 /* more where none of these fits, or only some on the host */ };
 enum { LARGER_MAX = 4, SMALLER_MAX = 2 }; /* groups of hybrid_shard that are tried, beside that of a host */
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */

@@ -15,14 +15,20 @@ file; the largest bucket is halved until the plan has the memory that --wrap=aut
 
 Where less memory forces it to recompute, or to copy values to memory of the host and back, the gap to its bound is held
 to SHORT: the bound lets any values lie there, and be computed again, and plans have those of whole blocks there.
+
+How long the searches take of a processor is held to SECONDS.
 """
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
+import figures
+import published
 from machine import members as members_of, numbers as numbers_of
 
 MODEL = "llama3-8b"
@@ -31,6 +37,7 @@ LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
 EXPOSED = 0.05      # of a step
 SLOWER = 1e-3       # of a step, that --wrap=auto may be behind the fastest
 SHORT = {40 << 30: 0.01, 36 << 30: 0.01, 30 << 30: 0.045, 24 << 30: 0.055}  # bytes of a rank on 8 GPUs: the gap that there may be
+SECONDS = {"llama3-8b": 5, "gpt2-124m": 1}  # of a search within LIMIT, on 8 GPUs
 RANKS = {"h100-8": 8, "h100-64": 64, "h100-1024": 1024}
 
 
@@ -39,6 +46,22 @@ def plan(shardc, model, *options):
     if run.returncode:
         sys.exit(f"{' '.join(map(str, run.args))}\n{run.stderr}")
     return json.loads(run.stdout[run.stdout.index("{"):])
+
+
+def search_seconds(shardc, models, machines):
+    """Model -> seconds of a processor that a search takes; the least of two."""
+    gpt2 = figures.gpt(12, 768, 12, 50257, 1024, 8)
+    published.make_all([types.SimpleNamespace(model=gpt2)], models)
+    out = {}
+    for name, path in (("llama3-8b", models / f"{MODEL}.onnx"), ("gpt2-124m", published.file_of(gpt2, models))):
+        for _ in range(2):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            plan(shardc, path, "--world=8", f"--machine={machines / 'h100-8.json'}", "--wrap=auto",
+                 f"--memory-limit={LIMIT}")
+            now = resource.getrusage(resource.RUSAGE_CHILDREN)
+            took = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+            out[name] = min(took, out.get(name, took))
+    return out
 
 
 def first_uses(shardc, model, machine, world):
@@ -143,6 +166,10 @@ def main(argv):
         print(f"      {limit >> 30} GiB: {p['prediction']['step_ms']:.1f} ms, gap to the bound {100 * gap:.2f}%", flush=True)
         if gap > most or p["memory"]["total"] > limit:
             failed.append(f"{limit >> 30} GiB: the gap to the bound is {gap:.1%} of {p['memory']['total']} bytes")
+    for name, took in search_seconds(shardc, models, machines).items():
+        print(f"      --wrap=auto of {name} takes {took:.2f} s of a processor", flush=True)
+        if took > SECONDS[name]:
+            failed.append(f"{name}: a search takes {took:.1f} s")
     if "--table" in argv:
         head = "| ranks | scheduler | step ms | exposed | GiB of a rank |\n| --- | --- | --- | --- | --- |\n"
         Path(argv[argv.index("--table") + 1]).write_text(head + "\n".join(table) + "\n")
