@@ -493,11 +493,14 @@ static void start_all(Search *s, TrialVec *from)
 	}
 }
 
+/* A start's bounds, of time and of what no units do without, are of its --sync.  Where that is open they may be too
+ * large: one that fits with values on the host is tried all the same, behind those that need nothing there. */
 static bool may_lead(const Search *s, const Trial *x)
 {
 	bool hopeless = x->of.rigid > s->limit && s->best && !s->best->over;
 	double least = MAX(x->of.bound.seconds, x->of.bound.copies);
-	return !s->best || s->best->over || (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE));
+	return !s->best || s->best->over || (s->knob[KNOB_SYNC].open && !x->over && is_elsewhere(x))
+		|| (!hopeless && least < s->best->of.seconds * (1 - NEGLIGIBLE));
 }
 
 /* Descends from starts with or without something in memory of the host, of those that do not fit from `most`. */
