@@ -385,7 +385,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			|| !check_apart(o, "--remat-out", show->remat_out, d)
 			|| !check_apart(o, "--report", o->what.report, d) || !check_apart(o, "--trace", o->what.trace, d) || !reads)
 		return EXIT_INPUT;
-	bool target = check_target(o, d) && check_compiler(o, d), is_text = options_reads_text(o); /* a text may be a PLAN */
+	bool target = check_target(o, d) && check_compiler(o, d), is_text = options_reads_text(o); /* even a PLAN */
 	if (!check_accum(o, d) || !choose_check(o, search, d) || !ranks || !target || !predicts
 			|| (!is_text && !join_policy(o, a, d)) || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;

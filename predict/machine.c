@@ -304,7 +304,7 @@ static int list_named(const char *key)
 	return i;
 }
 
-/* False after a message: which numbers a machine has depends on it. */
+/* False after a message: which numbers a machine must have depends on it. */
 static bool read_device(Reader *r, const json_t *v)
 {
 	const char *text = json_string_value(v);
@@ -455,10 +455,10 @@ Machine *machine_read(const char *path, Arena *a, Diag *d)
 		diag_error(d, path, "expected a JSON object");
 	} else if (inherit(&r, root, path)) {
 		m->name = read_text(&r, at_member(&r, m->file, "name"), json_object_get(root, "name"), "the machine's name");
-		if (read_device(&r, json_object_get(root, "device"))) {
-			read_members(&r, root);
+		bool known = read_device(&r, json_object_get(root, "device"));
+		read_members(&r, root);
+		if (known)
 			check_numbers(&r, root);
-		}
 	}
 	json_decref(root);
 	return d->errors == before ? m : NULL;

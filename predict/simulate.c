@@ -123,8 +123,8 @@ static void compute(Simulation *s, const Op *op)
 
 /* ---- collectives ---- */
 
-/* The most hosts on which one of the groups is, each of so many ranks behind those of the one before: groups that do not
- * divide a host evenly straddle two of them, and begin at multiples of a common divisor. */
+/* The most hosts on which one of the groups is, each of so many ranks behind those of the one before: groups that do
+ * not divide a host evenly straddle two of them, and begin at multiples of a common divisor. */
 static int64_t most_hosts(int64_t members, int64_t of_host)
 {
 	int64_t a = members, b = of_host;

@@ -361,8 +361,8 @@ static void attention_half(void)
 		for (int64_t k = 0; k < n; k++)
 			memcpy(qkv + k, (const char *)(wide + k) + 2, 2);
 		int64_t flops = 4 * scores * d / (form[i].causal ? 2 : 1);
-		TIME(form[i].name, 0, 0, flops, k_attention_bf16(o, lse, qkv, qkv + h * d, qkv + 2 * h * d, NULL, NULL, &a, 1, &s,
-			work));
+		TIME(form[i].name, 0, 0, flops, k_attention_bf16(o, lse, qkv, qkv + h * d, qkv + 2 * h * d, NULL, NULL, &a, 1,
+			&s, work));
 		TIME(form[i].grad, 0, 0, 5 * flops / 2, k_attention_grad_bf16(grad, grad + h * d, grad + 2 * h * d, o, qkv,
 			qkv + h * d, qkv + 2 * h * d, NULL, NULL, o, lse, &a, 1, &s, work));
 		free(wide), free(lse), free(qkv), free(grad), free(o);

@@ -13,9 +13,9 @@
  * Forward, threads share the (sample, head, row block) triples.  In the gradient they share the (sample, kv head)
  * pairs; each thread sums the heads and row blocks of its pair in order, so no bit depends on the number of threads.
  * 16-bit tensors are widened block by block on the stack; sums over blocks stay f32 (dk and dv in work) and are
- * rounded once.  Where the processor multiplies pairs of bf16 (HAS_PAIRS) and heads have even sizes, nothing is widened:
- * products over a head's elements read pairs where they are, products over rows or keys read pairs of rows, and the
- * probabilities and their gradients are rounded to bf16 for them, once all sums of f32 were taken.
+ * rounded once.  Where the processor multiplies pairs of bf16 (HAS_PAIRS) and heads have even sizes, nothing is
+ * widened: products over a head's elements read pairs where they are, products over rows or keys read pairs of rows,
+ * and the probabilities and their gradients are rounded to bf16 for them, once all sums of f32 were taken.
  *
  * Head sizes D or Dv above PACK / VW (1024 with AVX-512) fail. */
 #include "kernels/cpu/gemm.h"

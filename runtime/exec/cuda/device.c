@@ -65,8 +65,8 @@ static const int64_t code_bytes = INT64_C(512) << 20;
 static void warn_of_code(const Rt *rt, int64_t left, Diag *d)
 {
 	if (left < code_bytes && rt->p->world.rank == 0)
-		diag_warn(d, rt->p->options->program, "the plan leaves %" PRId64 " bytes of GPU %d free, and kernels of cuBLAS and "
-			"cuDNN are loaded when they are first run: where that fails, compile for a smaller batch", left,
+		diag_warn(d, rt->p->options->program, "the plan leaves %" PRId64 " bytes of GPU %d free, and kernels of cuBLAS "
+			"and cuDNN are loaded when they are first run: where that fails, compile for a smaller batch", left,
 			rt->p->cuda->device);
 }
 
