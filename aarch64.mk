@@ -2,7 +2,7 @@
 # Makefile.  On an AArch64 machine the usual targets do.
 
 CROSS      := aarch64-linux-gnu
-CROSS_DEPS := gcc-$(CROSS) libc6-dev-arm64-cross qemu-user
+CROSS_DEPS := g++-$(CROSS) libc6-dev-arm64-cross qemu-user
 ARM        := build/aarch64
 ARM_ROOT   := $(ARM)/root
 ARM_LIB    := $(ARM_ROOT)/usr/lib/$(CROSS)
@@ -16,7 +16,7 @@ ARM_MAKE    = $(MAKE) --no-print-directory BUILD=$(ARM) CC=$(CROSS)-gcc NVCC= MP
 	CFLAGS="-O2 -g -isystem $(ARM_ROOT)/usr/include $(ARM_LINK)"
 
 $(ARM)/ready:
-	@command -v $(CROSS)-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || { echo "make aarch64 wants $(CROSS_DEPS)"; exit 1; }
+	@command -v $(CROSS)-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || { echo "make aarch64 wants $(CROSS_DEPS)"; exit 1; }
 	mkdir -p $(ARM)/apt/lists/partial $(ARM)/apt/cache/archives/partial $(ARM_ROOT)
 	$(ARM_APT) update
 	cd $(ARM)/apt && $(ARM_APT) download $(ARM_DEPS:%=%:arm64) && for f in *.deb; do dpkg -x $$f ../root || exit 1; done
@@ -26,9 +26,9 @@ $(ARM)/ready:
 ARM_CUDA    = $(patsubst %.c,$(ARM)/obj/cuda/%.o,$(CUDA_C) $(CUDA_HOST))
 
 ## aarch64: compiler, runtime, unit tests and programs of AArch64, run by qemu-user, and the host's part of GPU programs,
-##   compiled (wants gcc-aarch64-linux-gnu, qemu-user; AARCH64="kernels fold" leaves out suites)
+##   compiled (wants g++-aarch64-linux-gnu, qemu-user; AARCH64="kernels fold" leaves out suites)
 aarch64: all $(ARM)/ready
 	$(ARM_MAKE) $(ARM)/shardc $(ARM)/lib/armv8.2-a/libshardrt.a $(ARM)/unit
-	$(if $(NVCC),$(ARM_MAKE) CUDA_HOME=$(CUDA_HOME) $(ARM_CUDA))
+	$(if $(NVCC),$(ARM_MAKE) CUDA_HOME=$(CUDA_HOME) $(ARM_CUDA),@echo "aarch64: no nvcc here: the runtime of GPU programs is not compiled")
 	SHARDC=$(BUILD)/shardc tests/aarch64/run $(AARCH64)
 .PHONY: aarch64

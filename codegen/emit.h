@@ -135,6 +135,11 @@ PlaceNames places_new(Arena *a);
 /* By unit index: names, sizes, first and last use in a step. */
 PlanUnit *plan_units(const Module *m, Arena *a);
 
+/* ---- plan_attention.c: of programs for GPUs, what computes each distinct attention of a step, and why ---- */
+
+void plan_text_attention(FILE *f, const Module *m, const CodegenPlan *p, Arena *a);
+void plan_json_attention(FILE *f, const Module *m, const CodegenPlan *p, Arena *a);
+
 /* ---- checks.c: --check-nan ---- */
 
 void checks_after(Emit *e, const Op *op, const char *comment); /* comment: describes op */

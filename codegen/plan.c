@@ -306,6 +306,7 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 		plan_text_collectives(f, &plan);
 	plan_text_memory(f, &plan);
 	text_peak(f, p, a);
+	plan_text_attention(f, m, p, a);
 	text_masks(f, m, a);
 	text_unread(f, m, a);
 	text_memories(f, p, a);
@@ -338,6 +339,7 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	plan_json(f, &plan);
 	json_memories(f, p, a);
 	json_sizes(f, p, a);
+	plan_json_attention(f, m, p, a);
 	json_masks(f, m, a);
 	json_peak(f, p, a);
 	arena_free(a);

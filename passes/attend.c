@@ -36,13 +36,17 @@ static bool every_row_sees(const Op *op, Heads n)
 	return n.t > 1 && n.s > 1 && first && last;
 }
 
-/* Whether the library serves the op's mask, if it has one.  The band is without limits that hide nothing. */
-static bool mask_is_served(const Op *op, int at, Heads n)
+/* The library takes a mask, if the op has one, beside a band without limits, or causal; a limit that hides nothing is
+ * none. */
+static bool band_takes_mask(const Op *op, int at, Heads n)
 {
 	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
-	bool causal = (!left || left->i >= n.t - 1) && (!right || right->i == 0 || right->i >= n.s - 1);
-	bool whole = n.t % K_DNN_TILE == 0 && n.s % K_DNN_TILE == 0;
-	return !op_in(op, at + 3) || (causal && (whole || op->kind == OP_ATTENTION));
+	return !op_in(op, at + 3) || ((!left || left->i >= n.t - 1) && (!right || right->i == 0 || right->i >= n.s - 1));
+}
+
+static bool tiles_are_whole(const Op *op, int at, Heads n)
+{
+	return !op_in(op, at + 3) || op->kind == OP_ATTENTION || (n.t % K_DNN_TILE == 0 && n.s % K_DNN_TILE == 0);
 }
 
 static bool rows_are_aligned(const Op *op, int at)
@@ -56,16 +60,34 @@ static bool rows_are_aligned(const Op *op, int at)
 	return true;
 }
 
-static bool library_serves(const Op *op)
+/* What of the op the library does not serve; NULL: it serves it. */
+static const char *unserved(const Op *op)
 {
 	int at = op->kind == OP_ATTENTION_GRAD;
 	Heads n = heads_of(op, at);
 	DType type = op_in(op, at)->type.dtype;
-	bool sizes = n.d % MULTIPLE == 0 && n.dv % MULTIPLE == 0 && n.d <= LONGEST && n.dv <= LONGEST;
-	bool plain = mask_is_served(op, at, n) && !op_in(op, at + 4) && attr_get_float(op->attrs, "softcap", 0) == 0
-		&& attr_get_float(op->attrs, "scale", 1) > 0 && !op_draws(op);
-	return (type == DT_BF16 || type == DT_F16) && sizes && plain && type_numel(&op_in(op, at)->type) > 0
-		&& every_row_sees(op, n) && rows_are_aligned(op, at);
+	return type != DT_BF16 && type != DT_F16 ? "it is not of 16 bits"
+		: n.d % MULTIPLE || n.dv % MULTIPLE || n.d > LONGEST || n.dv > LONGEST
+		? "heads are longer than 128 elements, or no multiple of 8"
+		: op_in(op, at + 4) ? "it has documents"
+		: attr_get_float(op->attrs, "softcap", 0) != 0 ? "it has a soft cap"
+		: !(attr_get_float(op->attrs, "scale", 1) > 0) ? "its scale is not above 0"
+		: op_draws(op) ? "it has dropout"
+		: type_numel(&op_in(op, at)->type) <= 0 ? "it is empty"
+		: !every_row_sees(op, n) ? "it is of one row or one key, or there are rows that see none"
+		: !band_takes_mask(op, at, n) ? "its mask stands beside a window"
+		: !tiles_are_whole(op, at, n) ? "a gradient behind a mask wants rows and keys in multiples of 128"
+		: !rows_are_aligned(op, at) ? "its rows do not begin at multiples of 16 bytes" : NULL;
+}
+
+const char *attend_own(const Op *op)
+{
+	bool grad = op->kind == OP_ATTENTION_GRAD;
+	const char *why = unserved(op);
+	if (attr_get_int(op->attrs, "library", 0))
+		return NULL;
+	return why ? why : op_in(op, grad + 3) ? "cuDNN takes masks with --attention=cudnn alone"
+		: grad ? "cuDNN computes gradients with --attention=cudnn alone" : "--attention=own";
 }
 
 bool pass_attend(Module *m, const Options *o, Diag *d)
@@ -81,7 +103,7 @@ bool pass_attend(Module *m, const Options *o, Diag *d)
 				continue;
 			all++;
 			op->attrs = attr_without(m, op->attrs, 1, &mark);
-			if (!library_serves(op))
+			if (unserved(op))
 				continue;
 			served++;
 			bool asked = grad || op_in(op, grad + 3);

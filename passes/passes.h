@@ -114,6 +114,10 @@ const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope o
 bool epilogue_takes(Module *m, const Op *op, const Options *o);
 bool epilogue_keeps(Module *m, const Op *op, const Options *o);
 
+/* attend.c: why our own kernels compute an attention, or the gradient of one, in a program for GPUs, behind pass
+ * attend; NULL: cuDNN does, where it takes it when the program starts. */
+const char *attend_own(const Op *op);
+
 /* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */
 bool offload_has_block(const Options *o, int block, int n);
 

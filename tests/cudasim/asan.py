@@ -21,8 +21,10 @@ STEPS = 3
 SPEAKS = re.compile(r"Sanitizer|runtime error:")
 NCCL, SHM, PLAIN = ["--ranks=2", "--comm=nccl"], ["--ranks=2", "--comm=shm"], ["--cuda-graph=0"]
 ADAMW, HALF = ["--optimizer=adamw", "--clip=2"], ["--param-dtype=bf16", "--reduce-dtype=bf16"]
-# Model, options of shardc, and the flags of each run; "eval": with held-out samples; "resume": goes on from its end.  Then,
-# where a program is there for them, what its IR has and what it says.
+CUDNN = ["--optimizer=adamw", "--param-dtype=bf16", "--attention=cudnn"]
+# Model, options of shardc, and the flags of each run; "eval": with held-out samples; "resume": goes on from its end;
+# "tune": with a file of products, which the first such run writes; NAME=WORD: in that environment.  Then, where a program
+# is there for them, what its IR has and what its first run says.
 PROGRAMS = {
     "gpt": ("gpt", [*ADAMW, "--wrap=each"],
             [["--clip-norm=0.5", "eval", "resume"], PLAIN, NCCL, [*NCCL, *PLAIN], SHM]),
@@ -36,6 +38,12 @@ PROGRAMS = {
                   'epilogue="gelu_grad"', "cudnn:attention_grad, engine 5"),
     "fp8": ("heads", [*ADAMW, "--param-dtype=bf16", "--matmul-dtype=fp8", "--bind=batch=4"], [[], [*NCCL, *PLAIN]],
             "matmul_f8"),
+    "masks": ("padded", CUDNN, [["--print-plan"], PLAIN], " = attention_grad ", "cudnn:attention_grad with a mask, engine 5"),
+    "grouped": ("grouped", CUDNN, [["--print-plan"], ["CUDASIM_ARCH=100"]], "library=1", "cudnn:attention_grad, engine 5"),
+    "rows": ("rows", [*ADAMW, "--param-dtype=bf16"], [[]], "reduce_sum"),
+    "tuned": ("gpt", ["--optimizer=adamw"], [["tune"], ["tune", *PLAIN]], " = matmul ", "products were measured, 0 were known"),
+    "a GPU of 12.0": ("heads", [*ADAMW, "--param-dtype=bf16", "--matmul-dtype=fp8", "--bind=batch=4"], [["CUDASIM_ARCH=120"]],
+                      "matmul_f8"),
     "owners": ("gpt", ["--optimizer=adamw", "--strategy=oss", "--world=2"], [NCCL, [*SHM, *PLAIN]]),
 }
 FAULTS = r"""
@@ -67,9 +75,10 @@ int main(int, char **arg)
 @soft
 def quiet(s, name, binary, model, *flags, says=""):
     """Runs a program to its end: no sanitizer reports anything."""
-    held = s.held[model] if "eval" in flags else []
-    log, out, said = s.run(binary, model, *held, *(f for f in flags if f.startswith("--")), steps=STEPS,
-                           env={"CUDASIM_DEVICES": "2"})
+    more = [*(s.held[model] if "eval" in flags else []), *([f"--tune={s.root}/tune.txt"] if "tune" in flags else [])]
+    env = dict(f.split("=") for f in flags if re.match("[A-Z]", f))
+    log, out, said = s.run(binary, model, *more, *(f for f in flags if f.startswith("--")), steps=STEPS,
+                           env={"CUDASIM_DEVICES": "2", **env})
     ask(not SPEAKS.search(said), name, said[-3000:])
     ask(says in said, name, f"does not say {says}", said[-3000:])
     losses = [r["loss"] for r in lines(log)]

@@ -3,8 +3,9 @@
   numbers   losses, norms, evaluations, weights and states of eight steps: a GPT and a network with BatchNorm under
             every option that changes what a step computes; f32 within 1e-5 (weights and states 1e-4, relative to a
             tensor's norm), losses of 16 bits within 2e-2, their norms and weights within 0.1
-  bits      graphs on and off, orders of streams, a run stopped and resumed, saves and evaluations on the way: the same log
-            and checkpoint
+  bits      graphs on and off, a run stopped and resumed, saves and evaluations on the way: the same log and checkpoint
+  items     a program of each part that only GPUs have: it has the part, gives the CPU program's numbers, and the same
+            bits in ORDERS orders of its streams
   kinds     checkpoints of every kind at 1 and 2 ranks, beside steps: the CPU program's, which goes on from ours, and we
             from its
   ends      bad data, numbers that are not finite, signals: the CPU program's words and exit code, and what it leaves
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -35,6 +37,8 @@ from matrix import T, VOCAB  # noqa: E402
 
 B, STEPS, SAMPLES = 2, 8, 64
 LONG = 128  # tokens of "padded": whole tiles
+ROWS = 512  # of each sample of "rows": sums of 1024 of them have two parts (tests/unit/test_cuda_work.c)
+ORDERS = 103  # of each program of ITEMS: three with a name, the others by chance
 WIDE = 1201  # classes of "wide", whose logits have rows that are not aligned in any type
 # True gradients of zero, in part or as a whole, and what follows from them.
 ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
@@ -86,7 +90,7 @@ def soft(check):
 class Padded(torch.nn.Module):
     """A layer as BERT's: all tokens see those that are no padding (0)."""
 
-    def __init__(self, d=32, heads=4):
+    def __init__(self, d=16, heads=2):
         super().__init__()
         self.heads, self.wte, self.wpe = heads, torch.nn.Embedding(VOCAB, d), torch.nn.Embedding(LONG, d)
         self.qkv, self.proj = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d)
@@ -98,6 +102,41 @@ class Padded(torch.nn.Module):
         seen = (x != 0)[:, None, None]
         o = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         return self.head(y + self.proj(o.transpose(1, 2).flatten(2)))
+
+
+class Grouped(torch.nn.Module):
+    """Causal attention whose heads share those of keys and values, two and two."""
+
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads, self.q, self.kv = heads, torch.nn.Linear(d, d, bias=False), torch.nn.Linear(d, d, bias=False)
+        self.proj = torch.nn.Linear(d, d)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q = self.q(x).view(b, t, self.heads, -1).transpose(1, 2)
+        k, v = (p.view(b, t, self.heads // 2, -1).transpose(1, 2)[:, :, None].expand(b, -1, 2, t, -1).reshape(q.shape)
+                for p in self.kv(x).split(d // 2, 2))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(y.transpose(1, 2).reshape(b, t, d))
+
+
+def grouped():
+    model = matrix.Gpt(d=32, layers=1, drop=0, gelu="tanh")
+    model.h[0].attn = Grouped(32, 4)
+    return model
+
+
+class Rows(torch.nn.Module):
+    """A norm of many rows, and numbers that all of them share, whose gradients are sums over the rows."""
+
+    def __init__(self, d=8):
+        super().__init__()
+        self.up, self.norm, self.down = torch.nn.Linear(8, d), torch.nn.LayerNorm(d), torch.nn.Linear(d, 7)
+        self.scale, self.shift = (torch.nn.Parameter(torch.full((d,), v)) for v in (1.5, 0.25))
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.norm(self.up(x)) * self.scale + self.shift))
 
 
 class Setup:
@@ -115,14 +154,17 @@ class Setup:
         self.export("heads", matrix.Gpt(d=32, layers=2, drop=0, gelu="tanh"), tokens)
         self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
         self.export("padded", Padded(), torch.ones(B, LONG, dtype=torch.int64))
+        self.export("grouped", grouped(), tokens)
+        self.export("rows", Rows(), torch.zeros(B, ROWS, 8))
         x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
         labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
         images = g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES)
         long, targets = g.integers(1, VOCAB, (2, SAMPLES, LONG))
         padding = np.arange(LONG)[None] >= g.integers(LONG // 3, LONG + 1, SAMPLES)[:, None]
         long[padding], targets[padding] = 0, -100
+        rows = g.standard_normal((SAMPLES, ROWS, 8)).astype(np.float32), g.integers(0, 7, (SAMPLES, ROWS))
         self.columns = {"gpt": (x, labels), "heads": (x, labels), "drop": (x, labels), "wide": (x, labels), "cnn": images,
-                        "padded": (long, targets)}
+                        "padded": (long, targets), "grouped": (x, labels), "rows": rows}
         self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
         self.held = {m: [f"--eval-data={f}" for f in self.files(f"{m}.held", *(a[:5] for a in c))]
                      for m, c in self.columns.items()}
@@ -170,10 +212,11 @@ class Setup:
         return f"{out}.jsonl", out, said
 
     @soft
-    def both(self, name, model, options=(), flags=(), bound=1e-5, norms=1e-5, weights=1e-4, cuda_options=(), **kind):
+    def both(self, name, model, options=(), flags=(), bound=1e-5, norms=1e-5, weights=1e-4, cuda_options=(),
+             cuda_flags=(), **kind):
         """The two programs' numbers are near each other."""
-        want, got = (self.run(self.build(cuda, model, *options, *(cuda_options if cuda else ())), model, *flags, **kind)
-                     for cuda in (False, True))
+        want = self.run(self.build(False, model, *options), model, *flags, **kind)
+        got = self.run(self.build(True, model, *options, *cuda_options), model, *flags, *cuda_flags, **kind)
         a, b = lines(want[0]), lines(got[0])
         ask(len(a) == len(b) > 0, name, f"{len(b)} lines, wanted {len(a)}")
         for i, (x, y) in enumerate(zip(a, b)):
@@ -350,24 +393,6 @@ def test_graphs(s):
         s.same_bits(f"at once: {model}", want, s.run(binary, model, *flags, env={"CUDASIM_ORDER": "eager"}))
 
 
-def test_orders(s):
-    """Programs with what that of tests/cudasim/orders lacks: the same bits in any order of their streams, step by step
-    from graphs and call by call; for each program orders of its own by chance."""
-    half = ["--optimizer=adamw", "--param-dtype=bf16"]
-    cases = {"pitch": ("wide", half), "attention of cuDNN": ("heads", [*half, "--attention=cudnn"]),
-             "epilogues and blocks of the loss": ("heads", [*half, "--loss-chunk=8"]),
-             "fp8": ("heads", [*half, "--matmul-dtype=fp8", "--bind=batch=4"])}
-    for i, (name, (model, options)) in enumerate(cases.items()):
-        binary = s.build(True, model, *options)
-        orders = [("eager", 0), ("lazy", 0), ("priority", 0), *(("random", 100 * i + n) for n in range(1, 13))]
-        want = None
-        for order, seed in orders:
-            got = s.run(binary, model, f"--cuda-graph={(seed + 1) % 2}", steps=3,
-                        env={"CUDASIM_ORDER": order, "CUDASIM_SEED": str(seed)})[:2]
-            want = want or got
-            s.same_bits(f"{name}, {order} order {seed}", want, got)
-
-
 def test_resume(s):
     scaled = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e6,growth_interval=2"]
     for model, options in (("drop", ["--optimizer=adamw", "--dropout=on"]), ("gpt", scaled),
@@ -424,6 +449,90 @@ def test_boundaries(s):
             saved = out / f"step-{steps:08d}", at[1] / "latest"
             a, b = ((p / "model.safetensors").read_bytes() for p in saved)
             ask(a == b, f"saved at step {steps}", "the weights are not those of a run that ends there")
+
+
+# ---- items ----
+
+BF16 = ["--optimizer=adamw", "--param-dtype=bf16"]
+# Adam would move by its rate what has next to no gradient, whatever rounding to 8 bits says.
+FP8 = ["--optimizer=sgd", "--param-dtype=bf16", "--matmul-dtype=fp8", "--bind=batch=4"]
+F32_FEATURE = re.compile(rf"^ +%\S+ : f32\[{B}(,\d+){{3}}\](?!.* = input ).* = ", re.M)  # of "cnn"
+# For each: the model and options of its programs.  has, lacks: what the IR has, and has not; says: what the program says
+# of its kernels; flags, env: of all runs; tune: a file of algorithms of products, which is made first.
+ITEMS = {
+    "rows of logits with pads, loss in place": dict(model="wide", options=BF16, has=["width=1216", "cross_entropy"]),
+    "grouped heads by cuDNN, epilogues, blocks of the loss": dict(
+        model="grouped", options=[*BF16, "--loss-chunk=8"], cuda=["--attention=cudnn"],
+        has=[r" attention .*library=1", r" attention_grad .*library=1", 'epilogue="gelu"', 'epilogue="gelu_grad"',
+             r'epilogue="sums_[ab]"', "linear_cross_entropy"],
+        says=["cudnn:attention, engine 2", "cudnn:attention_grad, engine 5"]),
+    "masks by cuDNN": dict(
+        model="padded", options=BF16, cuda=["--attention=cudnn"], has=[r" attention_grad .*library=1"],
+        says=["cudnn:attention with a mask, engine 2", "cudnn:attention_grad with a mask, engine 5"]),
+    "norms and sums of many rows": dict(
+        model="rows", options=BF16, has=[r"layer_norm_grad .*to=f32", "reduce_sum .*to=f32"]),
+    "batch norms of bf16, convolutions by graphs": dict(
+        model="cnn", options=BF16, has=["conv_grad_w"], lacks=[F32_FEATURE],
+        says=["cudnn:conv, engine", "cudnn:conv_grad_x, engine", "cudnn:conv_grad_w, engine"]),
+    "products that were tuned": dict(model="drop", options=["--optimizer=adamw", "--dropout=off"], tune="tune.txt"),
+    "fp8": dict(model="grouped", options=FP8, flags=["--lr=0.05"], has=["matmul_f8"]),
+    "a GPU of 10.0": dict(
+        model="grouped", options=BF16, cuda=["--attention=cudnn"], env={"CUDASIM_ARCH": "100"},
+        says=["cudnn:attention, engine 2", "our own kernels compute them"]),
+    "a GPU of 12.0": dict(
+        model="grouped", options=FP8, flags=["--lr=0.05"], env={"CUDASIM_ARCH": "120"}),
+}
+
+
+def seconds_of_programs():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def orders():
+    """Name, seed, and whether steps are graphs."""
+    for name in ("eager", "lazy", "priority"):
+        yield name, 0, 1
+    for seed in range(1, ORDERS - 2):
+        yield "random", seed, seed % 2
+
+
+@soft
+def has_item(s, name, item, said):
+    text = s.ir(item["model"], *item["options"], *item.get("cuda", []))
+    for pattern in item.get("has", []):
+        ask(re.search(pattern, text), name, "the IR is without", pattern)
+    for pattern in item.get("lacks", []):
+        found = pattern.search(text)
+        ask(not found, name, "the IR has", found and found[0])
+    for words in item.get("says", []):
+        ask(words in said, name, "the program does not say", words, said[-2000:])
+    if "tune" in item:  # 20, 0x14, is proposed behind 21
+        chosen = re.findall(" = (..)", (s.root / item["tune"]).read_text())
+        ask("14" in chosen, name, "no product takes what was measured", chosen)
+
+
+def test_items(s):
+    for i, (name, item) in enumerate(ITEMS.items()):
+        begun, spent = time.monotonic(), seconds_of_programs()
+        model, options, cuda = item["model"], item["options"], item.get("cuda", [])
+        flags, env = item.get("flags", []), item.get("env", {})
+        tune = [f"--tune={s.root / item['tune']}"] if "tune" in item else []
+        binary = s.build(True, model, *options, *cuda)
+        if tune:
+            s.run(binary, model, *tune, steps=1, env={"CUDASIM_SLOW_ALGO": "21"})
+        runs = s.both(name, model, options, [*flags, "--print-plan"], cuda_options=cuda, cuda_flags=tune,
+                      env=env, **(HALF if "--param-dtype=bf16" in options else {}))
+        has_item(s, name, item, runs[1][2] if runs else "")
+        want = None
+        for order, seed, graph in orders():
+            got = s.run(binary, model, *flags, *tune, f"--cuda-graph={graph}", steps=3,
+                        env={**env, "CUDASIM_ORDER": order, "CUDASIM_SEED": str(1000 * i + seed)})[:2]
+            want = want or got
+            s.same_bits(f"{name}, {order} order {seed}", want, got)
+            if got is not want:
+                shutil.rmtree(got[1])
+        print(f"  {name}: {time.monotonic() - begun:.0f} s, {seconds_of_programs() - spent:.0f} s of processors", flush=True)
 
 
 # ---- ends ----
