@@ -25,7 +25,8 @@ from torch._subclasses import FakeTensorMode
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(ROOT / "bench")]
+from classes import class_of  # noqa: E402
 from gpu_models import GPT2, ResNet, build, make_data, sample_of  # noqa: E402
 
 TINY = dict(layers=2, width=64, heads=4, vocabulary=301, length=40)
@@ -93,6 +94,7 @@ TINY_BENCHES = {
     "llama-1b": dict(LLAMA, model=dict(TINY, kv_heads=2, inner=128), batch=2),
 }
 MACHINE = ROOT / "machines/h200-8.json"  # whose times of kernels are expected
+PRODUCTS, BYTES = 790e12, 4.3e12  # a second: the best square product and copy that are expected of an H200
 
 
 def call(*parts, **more):
@@ -122,6 +124,23 @@ def export_absent(case, path):
     onnx_ir.save(program, path)
 
 
+def planned(shardc, model, flags, machine, work):
+    """Of the step that the flags make: its hash, and of each op that computes what the plan says."""
+    trace = work / "trace.json"
+    trace.unlink(missing_ok=True)
+    call(shardc, "plan", model, "--target=cuda", *flags, f"--machine={machine}", f"--trace={trace}")
+    told = json.loads(trace.read_text())
+    return told["otherData"]["program"], [planned_op(e) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
+
+
+def planned_op(event):
+    """least_ms: of its products or its bytes, what takes longer, at the ceilings; expected_ms: shardc's prediction."""
+    a = event["args"]
+    flops, moved, kind = a["flops"], a["moved"], class_of(event["cat"], a.get("class"))
+    return {"op": a["op"], "kernel": a["kernel"], "class": kind, "flops": flops, "moved": moved,
+            "least_ms": 1e3 * max(flops / PRODUCTS, moved / BYTES), "expected_ms": event["dur"] / 1e3}
+
+
 class Kit:
     def __init__(self, args, work):
         self.shardc, self.out, self.work, self.args = pathlib.Path(args.shardc).resolve(), args.out, work, args
@@ -138,16 +157,6 @@ class Kit:
         shutil.rmtree(self.bin / f"{name}.c.d")
         plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
         return plan["memory"]["total"]
-
-    def ops(self, model, flags):
-        """The program's hash, and of each op that computes its number, kernel, operations, bytes and expected ms."""
-        trace = self.work / "trace.json"
-        trace.unlink(missing_ok=True)
-        call(self.shardc, "plan", model, "--target=cuda", f"--machine={MACHINE}", f"--trace={trace}", *flags)
-        told = json.loads(trace.read_text())
-        rows = [(e["args"], e["dur"] / 1e3) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
-        return dict(program=told["otherData"]["program"],
-                    ops=[[a["op"], a["kernel"], a["flops"], a["moved"], ms] for a, ms in rows])
 
     def carry(self):
         """What programs need besides NVIDIA's libraries and what PyTorch needs itself, and every kernel's tests."""
@@ -237,7 +246,7 @@ def bench(kit):
         b["also"] = {who: dict(program=f"{name}-{i}", bytes=kit.compile(path / "model.onnx", f"{name}-{i}", flags + more))
                      for i, (who, more) in enumerate(b.get("also", {}).items())
                      if who != "fp8" or kit.args.arch not in WITHOUT_FP8}
-        b.update(kit.ops(path / "model.onnx", flags))
+        b["program"], b["ops"] = planned(kit.shardc, path / "model.onnx", flags, MACHINE, kit.work)
         b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
     return benches
