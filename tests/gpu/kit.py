@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -141,6 +142,25 @@ def planned_op(event):
             "least_ms": 1e3 * max(flops / PRODUCTS, moved / BYTES), "expected_ms": event["dur"] / 1e3}
 
 
+def holds_ptx(program):
+    """Whether a program has text beside code, which a driver compiles for later GPUs.
+
+    Fat binaries follow each other: a head (magic, version, its size, that of all entries), then entries, each of them a
+    kind (1: PTX, 2: code), a version, the sizes of its head and of what follows.
+    """
+    data, at, head, entry = program.read_bytes(), -1, struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
+    while (at := data.find(struct.pack("<IHH", 0xBA55ED50, 1, head.size), at + 1)) >= 0:
+        end = at + head.size + head.unpack_from(data, at)[3]
+        at += head.size
+        while at < end:
+            kind, _, *sizes = entry.unpack_from(data, at)
+            if kind == 1:
+                return True
+            at += sum(sizes)
+        at -= 1  # of the next head
+    return False
+
+
 class Kit:
     def __init__(self, args, work):
         self.shardc, self.out, self.work, self.args = pathlib.Path(args.shardc).resolve(), args.out, work, args
@@ -181,9 +201,12 @@ class Kit:
         run.chmod(0o755)
 
     def pack(self):
-        """Prints the size of the folder, packed; more than a lent machine takes is an error.
+        """Prints the size of the folder, packed; more than a lent machine takes is an error, and so is PTX for one arch.
 
         Programs are the same runtime but for a few hundred KB, which a dictionary of 64 MB (preset 9) sees."""
+        for program in self.bin.iterdir() if self.args.arch.endswith("a") else ():
+            if holds_ptx(program):
+                sys.exit(f"kit: {program} holds PTX: code for {self.args.arch} alone is expected")
         packed = self.out.with_name(f"{self.out.name}.tar.xz")
         with tarfile.open(packed, "w:xz", preset=9) as tar:
             tar.add(self.out, self.out.name)
