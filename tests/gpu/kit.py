@@ -6,7 +6,7 @@ PyTorch's side as source.  Weights are random numbers made by each program (--in
 folder holds none; runtimes that few machines have lie in lib/.  The folder serves the one arch it was made for; arch
 `cudasim` runs the same under emulation.  OUT.tar.xz is the folder, packed, of at most 40 MB.
 
-usage: kit.py SHARDC OUT [--arch sm_90a] [--nvcc PATH] [--tiny]
+usage: kit.py SHARDC OUT [--arch sm_90a] [--nvcc PATH] [--tiny] [--program NAME]
 """
 import argparse
 import json
@@ -232,7 +232,7 @@ def check(kit):
         for old, new in files.items():
             shutil.copy(EXAMPLES / name / old, data / name / new)
     cases = []
-    for c in CHECKS:
+    for c in (c for c in CHECKS if kit.args.program in (None, c["name"])):
         case = {k: c[k] for k in ("name", "data", "run", "bar", "steps")}
         case["sanitize"] = c.get("sanitize", False)
         case["bytes"] = kit.compile(models[c["model"]], c["name"], c["flags"])
@@ -255,7 +255,8 @@ def record(kit, model, c, ranks):
 
 def bench(kit):
     """Models of real size, which run beside PyTorch's."""
-    benches = TINY_BENCHES if kit.args.tiny else BENCHES
+    benches = {name: case for name, case in (TINY_BENCHES if kit.args.tiny else BENCHES).items()
+               if kit.args.program in (None, name)}
     for name, case in benches.items():
         torch.manual_seed(0)
         b = benches[name] = dict(case)
@@ -282,6 +283,7 @@ def main():
     p.add_argument("--arch", default="sm_90a")
     p.add_argument("--nvcc")
     p.add_argument("--tiny", action="store_true", help="models of a few thousand parameters, to try the scripts")
+    p.add_argument("--program", help="the only one to make, to try this script in little time")
     args = p.parse_args()
     args.out = args.out.resolve()
     with tempfile.TemporaryDirectory() as work:
