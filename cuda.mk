@@ -111,7 +111,7 @@ $(CUDNN_TEST)/libcuda.so.1: tests/cudnn/driver.c
 GPU_ARCH ?= sm_90a
 ## gpu-kit: BUILD/gpu-kit.tar.xz for a machine with a GPU (GPU_ARCH) and PyTorch: tests, and steps beside PyTorch's
 gpu-kit: all $(BUILD)/lib/$(GPU_ARCH)/kernel-tests $(BUILD)/lib/$(GPU_ARCH)/micro $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so $(VENV)/ready
-	$(PYTHON) tests/gpu/kit.py $(BUILD)/shardc $(BUILD)/gpu-kit --arch $(GPU_ARCH)
+	$(PYTHON) tests/gpu/kit.py $(BUILD)/shardc $(BUILD)/gpu-kit --arch $(GPU_ARCH) $(GPU_KIT)
 
 # ---- the emulation ----
 

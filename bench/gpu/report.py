@@ -1,12 +1,13 @@
-"""Prints rows of the GPU kit (rows.jsonl) as Markdown: what failed, steps beside PyTorch's, ceilings, kernels.
+"""Prints rows of the GPU kit (rows.jsonl) as Markdown: what failed, steps beside PyTorch's, ceilings, classes, kernels.
 
 Steps are medians over rounds.  Ratios are PyTorch's time over ours in the same round: above 1, we are faster; the range
-is over rounds, and the peer is the fastest configuration of PyTorch.  --expect adds the column of what was expected,
-from a file of {case: milliseconds}.  Of kernels, the share of the ceiling is the time that their products take at the
-best rate that was measured, or their bytes, whichever is longer, over the time they took; what was expected is the
-plan's.  Of kernels alone, in series, the ceilings are those of the same run of the same program.
+is over rounds, and the peer is the fastest configuration of PyTorch.  What was expected is of an H200: by the plan, and
+"at the ceilings" where every op is as fast as its products or its bytes allow (bench/gpu/expect.py).  Of kernels, the
+share of the ceiling is the time that their products take at the best rate that was measured, or their bytes, whichever
+is longer, over the time they took.  Of kernels alone, in series, the ceilings are those of the same run of the same
+program.
 
-usage: report.py ROWS [--expect FILE]
+usage: report.py ROWS..
 """
 import argparse
 import json
@@ -16,6 +17,25 @@ import re
 import statistics
 
 PEERS = ["eager", "compile", "fsdp"]  # all others are our programs; tuned: with --tune
+
+
+def read(path):
+    """Its rows; a killed run may leave a line that is none."""
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            pass
+
+
+def latest(rows):
+    """All rows but of a check that was run again: the last one that came to a verdict, else the last."""
+    kept = {}
+    for i, r in enumerate(rows):
+        key = (r["part"], r["test"]) if "test" in r else i
+        if r.get("ok") is not None or kept.get(key, r).get("ok") is None:
+            kept[key] = r
+    return list(kept.values())
 
 
 def table(head, rows):
@@ -71,14 +91,14 @@ def products(row):
     return ["", f"## Products of {row['case']}", "", *table(head, body)]
 
 
-def steps(rows, case, expected):
+def steps(rows, case):
     found = rounds(rows, case)
     body = []
     for who, rs in found.items():
         some = next(iter(rs.values()))
         allocated = f"{some['allocated'] / 1e9:.2f}" if some["allocated"] else "-"
         body.append([who, f"{statistics.median(r['step_ms'] for r in rs.values()):.2f}",
-                     f"{expected[case]:.2f}" if who == "ours" and case in expected else "-",
+                     f"{some['expected_ms']:.2f}" if "expected_ms" in some else "-",
                      f"{statistics.median(r['per_second'] for r in rs.values()):,.0f}", allocated, str(len(rs))])
     head = ["who", "ms a step", "expected", "a second", "GB", "rounds"]
     return ["", f"## {case}", "", *table(head, body), "", ratio(found)]
@@ -111,7 +131,20 @@ def traced(row, tops):
     body = [[f"`{k['kernel'][:120]}`".replace("|", "\\|"), str(k["calls"]), f"{k['ms']:.3f}", f"{k['expected_ms']:.3f}",
              *rates(k["ms"], k["flops"], k["moved"], tops)] for k in row["traced"]]
     head = ["kernel", "calls", "ms a step", "expected", "TFLOP/s", "GB/s", "% of the ceiling"]
-    return ["", f"## A step of {row['case']}, kernel by kernel", "", row["detail"], "", *table(head, body)]
+    return [*classes(row), "", f"## A step of {row['case']}, kernel by kernel", "", row["detail"], "",
+            *table(head, body)]
+
+
+def classes(row):
+    """The table of bench/README.md, with what was measured beside it."""
+    keys, sums = ("calls", "flops", "moved", "least_ms", "expected_ms", "ms"), {}
+    for k in row["traced"]:
+        sums[k["class"]] = [a + k[key] for a, key in zip(sums.get(k["class"], [0] * 6), keys)]
+    rows = sorted(sums.items(), key=lambda s: -s[1][4])
+    body = [[name, str(n), f"{flops / 1e12:.2f}", f"{moved / 1e9:.1f}", *(f"{ms:.2f}" for ms in times)]
+            for name, (n, flops, moved, *times) in [*rows, ("step", [sum(c) for c in zip(*sums.values())])]]
+    head = [row["case"], "ops", "TFLOP", "GB", "at the ceilings, ms", "by the plan, ms", "measured, ms"]
+    return ["", f"## A step of {row['case']}, by class", "", *table(head, body)]
 
 
 def calls_of(rows, case):
@@ -157,10 +190,10 @@ def attention(row, rows):
 
 
 def counters(row):
-    body = [[f"`{k['kernel']}`", str(k["launches"]), f"{k['ms']:.3f}", rates(k["ms"], 0, k["bytes"], [0, 0])[1],
-             f"{k['dram']:.0f}", f"{k['sm']:.0f}"] for k in row["counters"]]
+    body = [[f"`{k['kernel']}`", str(k["launches"]), f"{k['ms']:.3f}", rates(k["ms"], 0, k["bytes"], [0, 0])[1]]
+            for k in row["counters"]]
     return ["", f"## One step of {row['case']} by ncu", "",
-            *table(["kernel", "launches", "ms", "GB/s", "memory busy, %", "processors busy, %"], body)]
+            *table(["kernel", "launches", "ms", "GB/s"], body)]
 
 
 def memory(rows):
@@ -174,10 +207,16 @@ def kernels(row):
     return ["", f"## Kernels of {row['case']} by nsys", "", *table(["kernel", "ms a step", "launches a step", "%"], body)]
 
 
-def report(rows, expected):
-    facts = rows[0]["machine"]
-    gpu = facts["gpus"][0]["name"] if facts["gpus"] else f"no GPU ({facts['arch']})"
-    text = [f"# Steps on {gpu}", "", f"{facts['time']}; {json.dumps(facts['gpus'])}", "", *checks(rows)]
+def calls(rows):
+    """Of each call of `run` when, within what, and where it was."""
+    facts = [(r["machine"], r["budget"]) for r in rows if "machine" in r]
+    names = dict.fromkeys(m["gpus"][0]["name"] if m["gpus"] else f"no GPU ({m['arch']})" for m, _ in facts)
+    return [f"# Steps on {', '.join(names)}", "",
+            *(f"{m['time']}, {budget:g} s; {json.dumps(m['gpus'])}" for m, budget in facts), ""]
+
+
+def report(rows):
+    text = [*calls(rows), *checks(rows)]
     for r in rows:
         if "ceilings" in r:
             text += ["", *table(["ceiling", "measured"], [[k, f"{v:,.0f}"] for k, v in r["ceilings"].items()])]
@@ -185,7 +224,7 @@ def report(rows, expected):
         if "compared" in r:
             text += compared(r)
     for case in dict.fromkeys(r["case"] for r in rows if "step_ms" in r):
-        text += steps(rows, case, expected)
+        text += steps(rows, case)
     for r in {r["case"]: r for r in rows if "products" in r}.values():
         text += products(r)
     text += memory([r for r in rows if "memory" in r])
@@ -202,11 +241,8 @@ def report(rows, expected):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("rows", type=pathlib.Path)
-    p.add_argument("--expect", type=pathlib.Path, help="a JSON object of milliseconds by case")
-    args = p.parse_args()
-    rows = [json.loads(line) for line in args.rows.read_text().splitlines()]
-    print(report(rows, json.loads(args.expect.read_text()) if args.expect else {}))
+    p.add_argument("rows", type=pathlib.Path, nargs="+", help="of one machine, the oldest first")
+    print(report(latest(r for path in p.parse_args().rows for r in read(path))))
 
 
 if __name__ == "__main__":

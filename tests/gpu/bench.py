@@ -13,6 +13,7 @@ from check import Failed, Skipped
 from machine import EMULATED, HERE, memory_used, steps
 
 VARIANTS = ["eager", "compile", "fsdp"]
+UNKNOWN = "not done: nvidia-smi does not say how much memory is in use"
 SETTLE = 4  # our first steps, which are not counted: warm-up, capture, and the first replays
 
 
@@ -30,18 +31,21 @@ class Bench:
             for who in () if case.get("alone") else ("ours", "tuned", *self.peers[:2]):
                 rows.do("A", f"step {name} {who} 0", 150, self.step, name, who)
 
-    def rounds(self, rows, n):
-        for name, case in self.cases.items():
-            for r in range(1, 1 if case.get("alone") else n):
-                for who in ("ours", "tuned", *case["also"], *self.peers):
+    def rounds(self, rows, numbers):
+        """torch.compile compiles anew in each process: one more round has to do."""
+        for r in numbers:
+            peers = [p for p in self.peers if p != "compile" or r == 1]
+            for name, case in self.cases.items():
+                for who in () if case.get("alone") else ("ours", "tuned", *case["also"], *peers):
                     rows.do("B", f"step {name} {who} {r}", 150, self.step, name, who)
 
     def memory(self, rows):
-        """Cases that run alone, whose steps are timed on the way, first: they are here for what they need."""
-        for name, case in sorted(self.cases.items(), key=lambda c: not c[1].get("alone")):
-            if case.get("alone"):
-                rows.do("B", f"step {name} ours 0", 150, self.step, name, "ours")
-            rows.do("B", f"memory {name}", 90, self.used, name)
+        """A case that runs alone is here for what it needs, and slow to start: its step is timed on the way."""
+        for name in sorted(self.cases, key=lambda name: not self.cases[name].get("alone")):
+            if self.cases[name].get("alone"):
+                rows.do("B", f"step {name} ours 0", 150, self.step_and_memory, name)
+            else:
+                rows.do("B", f"memory {name}", 90, self.used, name)
 
     # ---- checks ----
 
@@ -66,14 +70,18 @@ class Bench:
         return [*self.program(name, program), "--steps", n, "--lr", lr, "--log", self.work / name / "log.jsonl"]
 
     def step(self, name, who):
-        case = self.cases[name]
-        figures = dict(case=name, who=who, **(self.peer(who, name, self.steps) if who in self.peers
-                                              else self.tuned(name) if who == "tuned"
-                                              else self.ours(name, other=case["also"].get(who))))
-        if "error" in figures:
-            raise Skipped(figures["error"])
-        rate = case["items"] / figures["step_ms"] * 1e3
-        return f"{figures['step_ms']:.2f} ms, {rate:,.0f} a second", dict(figures, per_second=rate)
+        return self.told(name, who, self.peer(who, name, self.steps) if who in self.peers
+                         else self.tuned(name) if who == "tuned"
+                         else self.ours(name, other=self.cases[name]["also"].get(who)))
+
+    def told(self, name, who, took):
+        """What a step's row says: of ours, as it is, with what was expected."""
+        if "error" in took:
+            raise Skipped(took["error"])
+        case, ms = self.cases[name], took["step_ms"]
+        rate = case["items"] / ms * 1e3
+        plan = dict(expected_ms=sum(op["expected_ms"] for op in case["ops"])) if who == "ours" else {}
+        return f"{ms:.2f} ms, {rate:,.0f} a second", dict(case=name, who=who, per_second=rate, **plan, **took)
 
     def ours(self, name, *options, other=None, **env):
         """Milliseconds of a step, and the bytes that were allocated, which must be the plan's; other: of the case's "also"."""
@@ -93,9 +101,10 @@ class Bench:
         path = self.work / name / "tune.txt"
         return dict(self.ours(name, "--tune", path), products=products(path))
 
-    def used(self, name):
-        """What nvidia-smi says that a run uses, beside its plan.  The emulation counts what is allocated, to the byte."""
-        plan, report = self.cases[name]["bytes"], self.work / name / "memory"
+    def watched(self, name):
+        """A step's figures, and the bytes that nvidia-smi says a run uses, None where it says nothing.  The emulation
+        counts what is allocated, to the byte."""
+        report = self.work / name / "memory"
         report.unlink(missing_ok=True)
         before, most, over = memory_used(), [0], threading.Event()
 
@@ -104,20 +113,37 @@ class Bench:
                 most.append(memory_used())
 
         watcher = threading.Thread(target=watch, daemon=True)
-        if not self.smoke:
-            watcher.start()
+        watcher.start()
         try:
-            self.ours(name, CUDASIM_REPORT=str(report))
+            took = self.ours(name, CUDASIM_REPORT=str(report))
         finally:
             over.set()
-        if not self.smoke and not max(most):
-            raise Skipped("not done: nvidia-smi does not say how much memory is in use")
-        used = int(report.read_text().split()[1]) if self.smoke else max(most) - before
-        more = used - plan
-        if more < 0 or (self.smoke and more):
+            watcher.join(1)
+        if self.smoke:
+            return took, int(report.read_text().split()[1])
+        return took, max(most) - before if max(most) else None
+
+    def beside_plan(self, name, used):
+        plan = self.cases[name]["bytes"]
+        if used < plan or (self.smoke and used > plan):
             raise Failed(f"{used} bytes were in use, the plan is {plan}")
-        return (f"{used / 2**30:.2f} GiB in use, {more / 2**30:.2f} more than the plan, which the driver and libraries have",
-                dict(memory=name, plan=plan, used=used))
+        more = f"{(used - plan) / 2**30:.2f} more than the plan, which the driver and libraries have"
+        return f"{used / 2**30:.2f} GiB in use, {more}", dict(memory=name, plan=plan, used=used)
+
+    def used(self, name):
+        _, used = self.watched(name)
+        if used is None:
+            raise Skipped(UNKNOWN)
+        return self.beside_plan(name, used)
+
+    def step_and_memory(self, name):
+        took, used = self.watched(name)
+        text, figures = self.told(name, "ours", took)
+        try:
+            more, memory = (UNKNOWN, {}) if used is None else self.beside_plan(name, used)
+        except Failed as e:
+            raise Failed(f"{text}; {e}")
+        return f"{text}; {more}", {**figures, **memory}
 
 
 def products(path):

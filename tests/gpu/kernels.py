@@ -15,8 +15,9 @@ from check import Failed, Skipped
 CEILINGS = ("square product", "copy by the driver")  # of micro
 SERIES, SMOKE = 30, 4  # seconds of --time-ops; under emulation
 TRACED = 5  # steps of a traced run, the last three of which are recorded
-METRICS = {"ms": "gpu__time_duration.sum", "dram": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-           "sm": "sm__throughput.avg.pct_of_peak_sustained_elapsed", "bytes": "dram__bytes.sum"}
+# Of ncu, which has them by one pass: with more it would run each kernel again, and save and restore memory in between.
+METRICS = {"ms": "gpu__time_duration.sum", "bytes": "dram__bytes.sum"}
+SUMMED = ("flops", "moved", "least_ms", "expected_ms")  # of ops
 NOT_OPS = ("issue", "wait", "host")  # slices of the row of computing that no kernel makes
 
 
@@ -50,8 +51,6 @@ class Kernels:
     # ---- alone ----
 
     def ceilings(self):
-        if self.bench.smoke:
-            raise Skipped("not done: ceilings want a GPU")
         rates = self.bench.peer("ceilings", script="peer_kernels.py")
         return "; ".join(f"{k} {v:.0f}" for k, v in rates.items()), dict(ceilings=rates)
 
@@ -79,7 +78,8 @@ class Kernels:
         if rows[0]["program"] != case["program"]:
             raise Failed(f"the program is {rows[0]['program']}; cases.json is of {case['program']}")
         timed = [r for r in rows if "kernel" in r]
-        wanted, found = collections.Counter(op[1] for op in case["ops"]), {r["kernel"]: r["count"] for r in timed}
+        wanted = collections.Counter(op["kernel"] for op in case["ops"])
+        found = {r["kernel"]: r["count"] for r in timed}
         wrong = [kernel for kernel in {**wanted, **found} if wanted[kernel] != found.get(kernel, 0)]
         if wrong:
             raise Failed(f"{len(wrong)} of {len(wanted)} kernels have no series, or another count: {wrong[:5]}")
@@ -117,7 +117,7 @@ class Kernels:
         for e in trace["traceEvents"]:
             if e["ph"] == "X" and e["tid"] == 0 and e["cat"] not in NOT_OPS:
                 took.setdefault(e["args"]["op"], []).append(e["dur"] / 1e3)
-        lacks = [op for op, *_ in case["ops"] if op not in took]
+        lacks = [op["op"] for op in case["ops"] if op["op"] not in took]
         if lacks:
             raise Failed(f"{len(lacks)} of {len(case['ops'])} ops have no time: {lacks[:10]}")
         groups = grouped(case["ops"], {op: statistics.median(ms) for op, ms in took.items()})
@@ -125,7 +125,7 @@ class Kernels:
         return f"{ms:.2f} ms in {len(took)} ops, {expected:.2f} expected", dict(case=name, traced=groups)
 
     def ncu(self, name):
-        """One step by ncu at the clocks as they are: time, bytes, how busy memory and processors are, kernel by kernel."""
+        """One step by ncu at the clocks as they are: the time and the bytes of memory of each kernel."""
         tool = self.machine.tool("ncu")
         if not tool:
             raise Skipped("not done: ncu is not installed (it is part of the CUDA Toolkit)")
@@ -167,24 +167,24 @@ class Kernels:
 def grouped(ops, took):
     """Sums over the ops of a kernel, the longest first; last what nothing is expected of (constants, scalars)."""
     groups = {}
-    for op, kernel, flops, moved, expected in ops:
-        g = groups.setdefault(kernel, dict(kernel=kernel, calls=0, ms=0, flops=0, moved=0, expected_ms=0))
-        for key, more in dict(calls=1, ms=took[op], flops=flops, moved=moved, expected_ms=expected).items():
+    for op in ops:
+        names = {key: op[key] for key in ("kernel", "class")}
+        g = groups.setdefault(op["kernel"], dict(names, calls=0, ms=0, **dict.fromkeys(SUMMED, 0)))
+        for key, more in dict(calls=1, ms=took[op["op"]], **{key: op[key] for key in SUMMED}).items():
             g[key] += more
-    other = [ms for op, ms in took.items() if op not in {o[0] for o in ops}]
+    known = {op["op"] for op in ops}
+    other = [ms for op, ms in took.items() if op not in known]
     return sorted(groups.values(), key=lambda g: -g["ms"]) + [
-        dict(kernel="other", calls=len(other), ms=sum(other), flops=0, moved=0, expected_ms=0)]
+        {"kernel": "other", "class": "other", "calls": len(other), "ms": sum(other), **dict.fromkeys(SUMMED, 0)}]
 
 
 def summed(rows):
-    """ncu's rows, a launch each, by kernel; busy: shares of the peak, weighted by time."""
+    """ncu's rows, a launch each, by kernel."""
     kernels = {}
     for r in rows:
         value = {key: float(re.sub(r"[^\d.eE+-]", "", r[metric]) or 0) for key, metric in METRICS.items()}
-        name, ms, bytes_ = r["Kernel Name"][:100], value["ms"] / 1e6, value["bytes"]  # ncu tells nanoseconds
-        k = kernels.setdefault(name, dict(kernel=name, launches=0, ms=0, bytes=0, dram=0, sm=0))
-        for key, more in dict(launches=1, ms=ms, bytes=bytes_, dram=ms * value["dram"], sm=ms * value["sm"]).items():
+        name = r["Kernel Name"][:100]
+        k = kernels.setdefault(name, dict(kernel=name, launches=0, ms=0, bytes=0))
+        for key, more in dict(launches=1, ms=value["ms"] / 1e6, bytes=value["bytes"]).items():  # ncu tells nanoseconds
             k[key] += more
-    for k in kernels.values():
-        k["dram"], k["sm"] = (k[key] / k["ms"] if k["ms"] else 0 for key in ("dram", "sm"))
     return sorted(kernels.values(), key=lambda k: -k["ms"])

@@ -6,13 +6,14 @@ PyTorch's side as source.  Weights are random numbers made by each program (--in
 folder holds none; runtimes that few machines have lie in lib/.  The folder serves the one arch it was made for; arch
 `cudasim` runs the same under emulation.  OUT.tar.xz is the folder, packed, of at most 40 MB.
 
-usage: kit.py SHARDC OUT [--arch sm_90a] [--nvcc PATH] [--tiny]
+usage: kit.py SHARDC OUT [--arch sm_90a] [--nvcc PATH] [--tiny] [--program NAME]
 """
 import argparse
 import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,8 @@ from torch._subclasses import FakeTensorMode
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(ROOT / "bench")]
+from classes import class_of  # noqa: E402
 from gpu_models import GPT2, ResNet, build, make_data, sample_of  # noqa: E402
 
 TINY = dict(layers=2, width=64, heads=4, vocabulary=301, length=40)
@@ -93,6 +95,7 @@ TINY_BENCHES = {
     "llama-1b": dict(LLAMA, model=dict(TINY, kv_heads=2, inner=128), batch=2),
 }
 MACHINE = ROOT / "machines/h200-8.json"  # whose times of kernels are expected
+PRODUCTS, BYTES = 790e12, 4.3e12  # a second: the best square product and copy that are expected of an H200
 
 
 def call(*parts, **more):
@@ -122,6 +125,42 @@ def export_absent(case, path):
     onnx_ir.save(program, path)
 
 
+def planned(shardc, model, flags, machine, work):
+    """Of the step that the flags make: its hash, and of each op that computes what the plan says."""
+    trace = work / "trace.json"
+    trace.unlink(missing_ok=True)
+    call(shardc, "plan", model, "--target=cuda", *flags, f"--machine={machine}", f"--trace={trace}")
+    told = json.loads(trace.read_text())
+    return told["otherData"]["program"], [planned_op(e) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
+
+
+def planned_op(event):
+    """least_ms: of its products or its bytes, what takes longer, at the ceilings; expected_ms: shardc's prediction."""
+    a = event["args"]
+    flops, moved, kind = a["flops"], a["moved"], class_of(event["cat"], a.get("class"))
+    return {"op": a["op"], "kernel": a["kernel"], "class": kind, "flops": flops, "moved": moved,
+            "least_ms": 1e3 * max(flops / PRODUCTS, moved / BYTES), "expected_ms": event["dur"] / 1e3}
+
+
+def holds_ptx(program):
+    """Whether a program has text beside code, which a driver compiles for later GPUs.
+
+    Fat binaries follow each other: a head (magic, version, its size, that of all entries), then entries, each of them a
+    kind (1: PTX, 2: code), a version, the sizes of its head and of what follows.
+    """
+    data, at, head, entry = program.read_bytes(), -1, struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
+    while (at := data.find(struct.pack("<IHH", 0xBA55ED50, 1, head.size), at + 1)) >= 0:
+        end = at + head.size + head.unpack_from(data, at)[3]
+        at += head.size
+        while at < end:
+            kind, _, *sizes = entry.unpack_from(data, at)
+            if kind == 1:
+                return True
+            at += sum(sizes)
+        at -= 1  # of the next head
+    return False
+
+
 class Kit:
     def __init__(self, args, work):
         self.shardc, self.out, self.work, self.args = pathlib.Path(args.shardc).resolve(), args.out, work, args
@@ -138,16 +177,6 @@ class Kit:
         shutil.rmtree(self.bin / f"{name}.c.d")
         plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
         return plan["memory"]["total"]
-
-    def ops(self, model, flags):
-        """The program's hash, and of each op that computes its number, kernel, operations, bytes and expected ms."""
-        trace = self.work / "trace.json"
-        trace.unlink(missing_ok=True)
-        call(self.shardc, "plan", model, "--target=cuda", f"--machine={MACHINE}", f"--trace={trace}", *flags)
-        told = json.loads(trace.read_text())
-        rows = [(e["args"], e["dur"] / 1e3) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
-        return dict(program=told["otherData"]["program"],
-                    ops=[[a["op"], a["kernel"], a["flops"], a["moved"], ms] for a, ms in rows])
 
     def carry(self):
         """What programs need besides NVIDIA's libraries and what PyTorch needs itself, and every kernel's tests."""
@@ -172,9 +201,12 @@ class Kit:
         run.chmod(0o755)
 
     def pack(self):
-        """Prints the size of the folder, packed; more than a lent machine takes is an error.
+        """Prints the size of the folder, packed; more than a lent machine takes is an error, and so is PTX for one arch.
 
         Programs are the same runtime but for a few hundred KB, which a dictionary of 64 MB (preset 9) sees."""
+        for program in self.bin.iterdir() if self.args.arch.endswith("a") else ():
+            if holds_ptx(program):
+                sys.exit(f"kit: {program} holds PTX: code for {self.args.arch} alone is expected")
         packed = self.out.with_name(f"{self.out.name}.tar.xz")
         with tarfile.open(packed, "w:xz", preset=9) as tar:
             tar.add(self.out, self.out.name)
@@ -200,7 +232,7 @@ def check(kit):
         for old, new in files.items():
             shutil.copy(EXAMPLES / name / old, data / name / new)
     cases = []
-    for c in CHECKS:
+    for c in (c for c in CHECKS if kit.args.program in (None, c["name"])):
         case = {k: c[k] for k in ("name", "data", "run", "bar", "steps")}
         case["sanitize"] = c.get("sanitize", False)
         case["bytes"] = kit.compile(models[c["model"]], c["name"], c["flags"])
@@ -223,7 +255,8 @@ def record(kit, model, c, ranks):
 
 def bench(kit):
     """Models of real size, which run beside PyTorch's."""
-    benches = TINY_BENCHES if kit.args.tiny else BENCHES
+    benches = {name: case for name, case in (TINY_BENCHES if kit.args.tiny else BENCHES).items()
+               if kit.args.program in (None, name)}
     for name, case in benches.items():
         torch.manual_seed(0)
         b = benches[name] = dict(case)
@@ -237,7 +270,7 @@ def bench(kit):
         b["also"] = {who: dict(program=f"{name}-{i}", bytes=kit.compile(path / "model.onnx", f"{name}-{i}", flags + more))
                      for i, (who, more) in enumerate(b.get("also", {}).items())
                      if who != "fp8" or kit.args.arch not in WITHOUT_FP8}
-        b.update(kit.ops(path / "model.onnx", flags))
+        b["program"], b["ops"] = planned(kit.shardc, path / "model.onnx", flags, MACHINE, kit.work)
         b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
     return benches
@@ -250,6 +283,7 @@ def main():
     p.add_argument("--arch", default="sm_90a")
     p.add_argument("--nvcc")
     p.add_argument("--tiny", action="store_true", help="models of a few thousand parameters, to try the scripts")
+    p.add_argument("--program", help="the only one to make, to try this script in little time")
     args = p.parse_args()
     args.out = args.out.resolve()
     with tempfile.TemporaryDirectory() as work:

@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARIES = {"libcublasLt.so.13": "cuBLAS 13: the CUDA Toolkit 13, or pip install nvidia-cublas",
@@ -21,6 +23,13 @@ LIBRARIES = {"libcublasLt.so.13": "cuBLAS 13: the CUDA Toolkit 13, or pip instal
 NCCL = "libnccl.so.2"
 # An emulation (make cudasim) brings its own.
 EMULATED = "cudasim"
+PATIENCE = 2  # seconds that killed processes have to go: a driver that hangs holds them for ever
+
+
+class OutOfTime(Exception):
+    """The time of a check is over; said: what the process had printed that was waited for."""
+
+    said = ""
 
 
 def folders(more):
@@ -73,25 +82,33 @@ class Machine:
             datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)),
             libraries={k: str(v) if v else None for k, v in self.found.items()})
 
-    def run(self, parts, timeout=600, plain=False, **env):
-        """Exit status (None: it did not end in time) and what was printed.  plain: no program of ours.
+    def run(self, parts, plain=False, **env):
+        """Exit status and what was printed.  plain: no program of ours.
 
-        What it starts is a group of its own, which ends with the time; end_children ends it after an exception here.
+        It is a group of its own, of which nothing is left.  A file takes what it prints: that is there, too, where the
+        time is over, and no process that keeps a pipe open is waited for.
         """
-        child = subprocess.Popen([str(p) for p in parts], env={**(os.environ if plain else self.env), **env}, text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
-                                 start_new_session=True)
-        try:
-            text = child.communicate(timeout=timeout)[0]
-            return child.returncode, text
-        except subprocess.TimeoutExpired:
+        with tempfile.TemporaryFile("w+", errors="replace") as out:
+            child = subprocess.Popen([str(p) for p in parts], env={**(os.environ if plain else self.env), **env},
+                                     stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                child.wait()
+            except OutOfTime as e:
+                end(child.pid)
+                e.said = whole(out)
+                raise
             end(child.pid)
-            return None, child.communicate()[0]
+            return child.returncode, whole(out)
 
     def tool(self, name):
         """A tool of the CUDA toolkit, on PATH or beside nvcc."""
         homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
         return shutil.which(name) or next((p for h in homes if h for p in [shutil.which(f"{h}/bin/{name}")] if p), None)
+
+
+def whole(file):
+    file.seek(0)
+    return file.read()
 
 
 def end(pid):
@@ -122,11 +139,20 @@ def lives(pid):
     return stat_of(pid)[0] not in "ZX"
 
 
+def reaped(pid):
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # a thread that waited for it was first
+        return True
+
+
 def end_children():
-    """Kills what was started here and has not ended."""
-    for pid in children(os.getpid()):
+    """Kills what was started here and has not ended; what does not go is left behind."""
+    left, until = children(os.getpid()), time.monotonic() + PATIENCE
+    for pid in left:
         end(pid)
-        os.waitpid(pid, 0)
+    while (left := [pid for pid in left if not reaped(pid)]) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def nvidia_smi():
@@ -158,7 +184,8 @@ def steps(path):
 
 
 def wants_gpu(machine, commands):
-    """Ends with the words of the last program where none of them runs at all."""
+    """Ends with the words of the last program where none of them runs at all.  Where nvidia-smi names a GPU nobody
+    asks: whatever is wrong, other rows say what is not."""
     for parts in commands:
         status, text = machine.run(parts)
         if status == 0:

@@ -35,6 +35,9 @@ def fully_sharded(module, device):
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     blocks = module.h if hasattr(module, "h") else [m for m in module.body if next(m.parameters(), None) is not None]
+    # fully_shard casts no buffers, and a batch norm whose weights are bf16 wants such statistics.
+    for norm in (m for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+        norm.running_mean, norm.running_var = norm.running_mean.bfloat16(), norm.running_var.bfloat16()
     for block in blocks:
         fully_shard(block, mp_policy=policy)
     fully_shard(module, mp_policy=policy)

@@ -2,11 +2,11 @@
 
 Part A: kernels, small models against recorded CPU losses, graphs; GPT-2 124M and ResNet-50 against PyTorch from the
 same weights, one round of both beside it, every kernel of their steps.  Part B: a Llama of 1.2 billion parameters,
-memory, more rounds, profilers, 200 steps.  Part C: ranks, NCCL, faults, sanitizers.
+memory, a second round, profilers, 200 steps, a third round.  Part C: ranks, NCCL, faults, sanitizers.
 
-A row is written to rows.jsonl as soon as it is known: ok is true, false (FAILED), or null where it was not done or only
-reports.  No check outlasts the budget; what did not fit is a row that says so.  Exit status 1 when a check failed or
-none passed.
+A row goes to the end of rows.jsonl as soon as it is known, behind those of earlier calls: ok is true, false (FAILED),
+or null where it was not done or only reports.  No check outlasts the budget, nor a limit of its own, but for the one
+that --only names in full; what did not fit is a row that says so.  Exit status 1 when a check failed or none passed.
 
 usage: ./run [--budget SECONDS] [--part A|B|C] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
 """
@@ -23,15 +23,11 @@ from bench import Bench
 from check import Check, Failed, Skipped
 from faults import Faults
 from kernels import Kernels
-from machine import EMULATED, HERE, Machine, end_children, wants_gpu
+from machine import EMULATED, HERE, Machine, OutOfTime, end_children, wants_gpu
 from parity import Parity
 
 LEAST = 3  # seconds: no check is started with less
 RESERVE = 2  # seconds of the budget that are kept for ending children and the last rows
-
-
-class OutOfTime(Exception):
-    """The time of a check is over."""
 
 
 def out_of_time(*_):
@@ -53,7 +49,9 @@ class Rows:
         self.end = time.monotonic() + args.budget - RESERVE
         self.only, self.parts, self.count = args.only, args.part, {True: 0, False: 0, None: 0}
         args.out.mkdir(parents=True, exist_ok=True)
-        self.file = open(args.out / "rows.jsonl", "w")
+        self.file = open(args.out / "rows.jsonl", "a")
+        # Between calls: a line that a killed one did not end is ended.
+        self.file.write("\n" * (self.file.tell() > 0))
 
     def left(self):
         return self.end - time.monotonic()
@@ -64,11 +62,13 @@ class Rows:
         os.fsync(self.file.fileno())
 
     def do(self, part, name, limit, function, *args):
-        """function returns what is to be said, or that and a dict of figures; limit is in seconds."""
+        """function returns what is to be said, or that and a dict of figures; limit is in seconds, and none of a check that
+        alone is asked for."""
         if part not in self.parts or (self.only and self.only not in name):
             return
         begin, left = time.monotonic(), self.left()
-        ok, detail, figures = self.outcome(min(limit, left), function, args) if left >= LEAST else (
+        limit = left if name == self.only else min(limit, left)
+        ok, detail, figures = self.outcome(limit, function, args) if left >= LEAST else (
             None, f"not done: {max(left, 0):.0f} s left", {})
         self.count[ok] += 1
         self.write(part=part, test=name, ok=ok, seconds=round(time.monotonic() - begin, 2), detail=detail, **figures)
@@ -82,8 +82,9 @@ class Rows:
             return False, str(e), {}
         except Skipped as e:
             return None, str(e), {}
-        except OutOfTime:
-            return None, f"not done: no end in {limit:.0f} s", {}
+        except OutOfTime as e:
+            until = f"; until then: {e.said.strip()[-600:]}" if e.said else ""
+            return None, f"not done: no end in {limit:.0f} s{until}", {}
         except Exception as e:  # a defect of one check must not cost the others
             return False, f"{type(e).__name__}: {e}", {}
         finally:
@@ -91,16 +92,18 @@ class Rows:
 
 
 def everything(rows, check, bench, rounds):
-    parity, kernels = Parity(bench), Kernels(bench)
+    parity, kernels, more = Parity(bench), Kernels(bench), range(1, rounds)
     check.correctness(rows)
     parity.first(rows)
     kernels.alone(rows)
     bench.first(rows)
     kernels.first(rows)
+    check.graphs(rows)
     bench.memory(rows)
-    bench.rounds(rows, rounds)
+    bench.rounds(rows, more[:1])
     kernels.profiles(rows)
     parity.long(rows)
+    bench.rounds(rows, more[1:])
     check.ranks(rows)
     Faults(check, bench).all(rows)
     check.sanitizers(rows)
@@ -110,7 +113,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--budget", type=float, default=480, metavar="SECONDS", help="when all must have ended (480)")
     p.add_argument("--part", default="ABC", choices=["A", "B", "C"], help="one part (default: all, in order)")
-    p.add_argument("--only", help="checks whose name contains TEXT")
+    p.add_argument("--only", help="checks whose name contains TEXT; one whose name it is may take all the time")
     p.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of rows.jsonl")
     p.add_argument("--rounds", type=int, default=3, help="of ours and PyTorch's, alternating")
     p.add_argument("--steps", type=int, default=20, help="timed steps of a round")
@@ -129,11 +132,12 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         check = Check(machine, cases["checks"], pathlib.Path(work))
         bench = Bench(machine, cases["benches"], pathlib.Path(work), args.steps)
-        try:
-            limited(max(rows.left(), 1), wants_gpu, machine,
-                    [[check.program(c), *check.flags(c, os.devnull, 1)] for c in check.cases])
-        except OutOfTime:
-            end_children()
+        if not machine.gpus:
+            try:
+                limited(max(rows.left(), 1), wants_gpu, machine,
+                        [[check.program(c), *check.flags(c, os.devnull, 1)] for c in check.cases])
+            except OutOfTime:
+                end_children()
         everything(rows, check, bench, args.rounds)
     passed, failed, rest = (rows.count[ok] for ok in (True, False, None))
     print(f"gpu-kit: {passed} passed, {failed} failed, {rest} not done; {args.out / 'rows.jsonl'}"
