@@ -110,12 +110,13 @@ class Refused(unittest.TestCase):
         self.assertIn("no mode is called lazy; modes: eager, compile, max-autotune", said)
 
     def test_losses_that_differ(self):
-        """Also those that are no numbers."""
-        ours, same, other, nan = (step.Entry(None) for _ in range(4))
-        ours.losses, same.losses, other.losses, nan.losses = [2.0, 1.0], [2.0, 1.0001], [2.0, 1.01], [2.0, math.nan]
-        row = cases.rows(True)["mlp"]
-        self.assertEqual(step.differing(row, ours, [same, other, nan]), [other, nan])
-        self.assertEqual(step.differing(cases.rows(True)["bert-base-bf16"], ours, [same, other, nan]), [nan])
+        """In the first step, by more than the dtype explains; in later ones; and those that are no numbers."""
+        ours, same, first, later, nan = (step.Entry(None) for _ in range(5))
+        ours.losses, same.losses, nan.losses = [2.0, 1.0], [2.0, 1.01], [2.0, math.nan]
+        first.losses, later.losses = [2.005, 1.0], [2.0, 1.03]
+        peers = [same, first, later, nan]
+        self.assertEqual(step.differing(cases.rows(True)["mlp"], ours, peers), [first, later, nan])
+        self.assertEqual(step.differing(cases.rows(True)["bert-base-bf16"], ours, peers), [later, nan])
 
 
 if __name__ == "__main__":
