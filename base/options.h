@@ -55,13 +55,13 @@ typedef struct Options {
 	const char **value;          /* by row of options.def: the value as given; NULL = not given */
 } Options;
 
-/* Whether the command is shardc run: no loss and no training, only section eval, made from the forward. */
 /* Whether the input is a text of the IR rather than a model. */
 static inline bool options_reads_text(const Options *o)
 {
 	size_t n = o->input ? strlen(o->input) : 0;
 	return n > 3 && !strcmp(o->input + n - 3, ".ir");
 }
+/* Whether the command is shardc run: no loss and no training, only section eval, made from the forward. */
 static inline bool options_infer(const Options *o) { return o->command == COMMAND_RUN; }
 static inline bool options_cuda(const Options *o) { return o->target.target == TARGET_CUDA; }
 /* Whether the program has a plan for each of several sizes. */

@@ -82,9 +82,9 @@ static void grow(const Asking *s, int at, int64_t now, Largest *out)
 		learn(&b, &x);
 	}
 	int64_t size = whole_batches(s->o, &b.low);
+	out->more = !b.high.at && size == b.low.at;
 	if (size != b.low.at)
 		b.low = plan_at(s, at, size);
-	out->more = !b.high.at;
 	out->size = b.low.fits ? b.low.at : 0;
 	out->bytes = b.low.needs.bytes;
 	out->option = b.low.fits ? answers_option(s, "--bind", bind_of(s, at, b.low.at)) : NULL;

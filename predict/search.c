@@ -76,7 +76,8 @@ static void set_wrap(Options *o, const char *text)
 	o->sharding.wrap = (OptionList){.at = {text}, .n = 1};
 }
 
-/* Policies of units that are a part of the model: of so many bytes, or at least of so many elements. */
+/* Policies of units that are a part of the model: of so many bytes, or at least of so many elements.  mark: ">" or
+ * "", as of values in search.def. */
 static const char *exec_order(const Search *s, const char *mark, int64_t parts)
 {
 	return arena_printf(s->a, "%sexec-order:%" PRId64, mark, MAX(ceil_div(s->parameters, parts), 1));

@@ -275,8 +275,8 @@ static bool accepts_log(const Report *r, const Sizes *program, const char *path,
 		diag_error(d, path, "is a log of \"%s\", and this model is \"%s\"", str_escape(a, ESCAPE_IR, r->log_model),
 			str_escape(a, ESCAPE_IR, model));
 	else if (r->log_program && strcmp(r->log_program, program_number(program, a)))
-		diag_warn(d, path, "is of a program with other ops, as other flags give: its times and bytes are not those of "
-			"this plan");
+		diag_warn(d, path, "is of a program with other ops or shapes, as other flags give: its times and bytes are not "
+			"those of this plan");
 	arena_free(a);
 	return ok;
 }

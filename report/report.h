@@ -32,7 +32,7 @@ typedef struct ReportOf {
 	const Answers *answers;    /* of --ask; NULL: nothing is asked */
 } ReportOf;
 /* Whether the log is one of this model, and the trace one of this program, with a step of its largest size; false after
- * a message.  Warns of a log of a program with other ops. */
+ * a message.  Warns of a log of a program with other ops or shapes. */
 bool report_accepts(const Report *r, const Sizes *program, const Options *o, Diag *d);
 /* Writes the page.  False after messages; then there is no page, or the old one. */
 bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d);
