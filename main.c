@@ -323,6 +323,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"peak", !run && !measures && !no_peak, no_peak ? no_peak : instead},
 		{"program", !run && !plan && !ir && !measures, instead},
 		{"compiler", !plan && !ir, instead},
+		{"architecture", (!plan && !ir) || options_cuda(o), instead}, /* passes ask which GPU it is */
 		{"hook of a text", c->hooked && !ir, instead},
 		{"units or a policy file", !pass_skipped(o, c->planned, "units", c->a)
 			|| (policy_path(o) && reads_policy(o, c->planned, c->a)), pass_skipped(o, c->planned, "units", c->a)},

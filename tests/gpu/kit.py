@@ -125,11 +125,16 @@ def export_absent(case, path):
     onnx_ir.save(program, path)
 
 
+def gpu_of(arch):
+    """The flags that plan for a GPU; under emulation it is the usual one."""
+    return ["--target=cuda", *([] if arch == "cudasim" else [f"--arch={arch}"])]
+
+
 def planned(shardc, model, flags, machine, work):
     """Of the step that the flags make: its hash, and of each op that computes what the plan says."""
     trace = work / "trace.json"
     trace.unlink(missing_ok=True)
-    call(shardc, "plan", model, "--target=cuda", *flags, f"--machine={machine}", f"--trace={trace}")
+    call(shardc, "plan", model, *flags, f"--machine={machine}", f"--trace={trace}")
     told = json.loads(trace.read_text())
     return told["otherData"]["program"], [planned_op(e) for e in told["traceEvents"] if "kernel" in e.get("args", {})]
 
@@ -175,7 +180,7 @@ class Kit:
         call(self.shardc, model, "-o", self.bin / name, "--target=cuda", f"--arch={self.args.arch}", f"--nvcc={nvcc}",
              *flags)
         shutil.rmtree(self.bin / f"{name}.c.d")
-        plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
+        plan = json.loads(call(self.shardc, "plan", model, *gpu_of(self.args.arch), "--format=json", *flags))
         return plan["memory"]["total"]
 
     def carry(self):
@@ -270,7 +275,8 @@ def bench(kit):
         b["also"] = {who: dict(program=f"{name}-{i}", bytes=kit.compile(path / "model.onnx", f"{name}-{i}", flags + more))
                      for i, (who, more) in enumerate(b.get("also", {}).items())
                      if who != "fp8" or kit.args.arch not in WITHOUT_FP8}
-        b["program"], b["ops"] = planned(kit.shardc, path / "model.onnx", flags, MACHINE, kit.work)
+        b["program"], b["ops"] = planned(kit.shardc, path / "model.onnx", [*gpu_of(kit.args.arch), *flags], MACHINE,
+                                         kit.work)
         b["items"] = b["batch"] * (b["model"]["length"] if tokens else 1)
         print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
     return benches

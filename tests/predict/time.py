@@ -4,23 +4,23 @@
 usage: tests/predict/time.py SHARDC DIR [--turns N] [--only REGEX] [--machine FILE.json] [--json FILE.jsonl]
 
 Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out; where the processor multiplies bf16, one of
-each model does so.  Models take turns, in each of which the model is calibrated and each of its cases runs once.  There are
-N calm turns, in which calibration does not warn of other programs, and as many others, then further ones for cases whose
-two fastest runs do not agree; 2 N in all at most.  What is compared is the step of the fastest run, of a machine that has
-nothing else to do, with what follows from the fastest calibrations.  Turns matter where processors are virtual: their host
-moves them for seconds at a time to places in which two threads of one program share a core, or reach each other's caches
-slowly.  --machine: a file of an earlier run, and no calibration.
-The table goes to standard output, and each row to --json.  It ends with 1 when a bar is missed."""
+each model does so.  Models take N turns.  In each, the model is calibrated, and behind that each of its cases runs once and
+is predicted from what that calibration measured.  What is compared is the median of the measured steps with the median of
+the predicted ones.  The processors of a virtual machine have several speeds, each for some seconds: what else is computed
+on the cores decides.  A median has the speed that they have most of the time, in calibrations as in runs; the least would
+compare one rare moment with another.  --machine: a file of an earlier run, and no calibration.
+The table goes to standard output, and each row with all its turns to --json.  It ends with 1 when a bar is missed."""
 import argparse
 import json
 import pathlib
 import re
+import shutil
+import statistics
 import sys
 
 from workloads import NAMES, RANKS, Program, calibrate, cores_of, has_bf16_units, ids_of, words_of
 
 MEAN, WORST, ORDER = 0.05, 0.12, 0.95
-CALM = 0.25  # above this calibration itself warns that something else has the processors
 # flags, whether at half the batch; of models without blocks and of those with some
 COMMON = [("", False), ("", True), ("--wrap=each --strategy=shard_grad_op", False),
           ("--wrap=none --strategy=no_shard --optimizer=sgd:momentum", False)]
@@ -54,25 +54,47 @@ def order(rows):
     return len(pairs), sum(a["predicted_ms"] < b["predicted_ms"] for a, b in pairs)
 
 
-def measure(models, cores, turns, calibrated):
-    """Lets all models take turns, and the programs of a model in them, each time behind calibrated(its name), until so
-    many turns of a model were calm and all its programs have settled."""
-    calm = dict.fromkeys(models, 0)
-    for _ in range(2 * turns):
-        for name, programs in models.items():
-            few = calm[name] < turns
-            left = [(p, ranks) for p in programs for ranks in RANKS if few or not p.settled(ranks)]
-            if left:
-                calm[name] += calibrated(name) <= CALM
-            for program, ranks in left:
-                program.run(ranks, cores)
+class Row:
+    """A case at some ranks: what was measured and predicted in each turn, in ms."""
+
+    def __init__(self, case, program, ranks):
+        self.case, self.program, self.ranks, self.turns, self.evidence = case, program, ranks, [], {}
+
+    def take_turn(self, machine, cores):
+        predicted = self.program.plan(machine, self.ranks)["prediction"]
+        self.turns.append((self.program.run(self.ranks, cores), predicted["step_ms"]))
+        self.evidence = predicted["evidence_ms"]
+
+    def result(self):
+        measured, predicted = (statistics.median(x) for x in zip(*self.turns))
+        return {"model": self.case[0], "case": title(*self.case), "ranks": self.ranks, "measured_ms": measured,
+                "predicted_ms": predicted, "evidence_ms": self.evidence, "error": predicted / measured - 1,
+                "turns": self.turns}
+
+
+def take_turn(rows, cores, machine_now):
+    """machine_now(model): a machine file in which the model's ops were measured just now."""
+    for name in dict.fromkeys(r.case[0] for r in rows):
+        machine = machine_now(name)
+        for r in rows:
+            if r.case[0] == name:
+                r.take_turn(machine, cores)
+
+
+def judge(rows):
+    """Prints the table; returns whether a bar is missed."""
+    show(rows)
+    pairs, kept = order(rows)
+    print(f"pairs of one model that differ by more than 5%: {kept} of {pairs} are predicted in their order")
+    errors = [abs(r["error"]) for r in rows]
+    return sum(errors) / len(errors) > MEAN or max(errors) > WORST or kept < ORDER * pairs
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
-    p.add_argument("--turns", type=int, default=4)
+    p.add_argument("--turns", type=int, default=5)
     p.add_argument("--only", default="")
     p.add_argument("--machine", type=pathlib.Path)
     p.add_argument("--json", type=pathlib.Path)
@@ -85,26 +107,24 @@ def main():
         machine.unlink(missing_ok=True)
         calibrate(shardc, folder, machine, [])
     cores = cores_of(machine)
-    programs = [Program(shardc, folder / f"case{i}", words_of(name, half, folder), flags.split(), ids_of(name))
-                for i, (name, flags, half) in enumerate(cases)]
-    models = {}
-    for case, program in zip(cases, programs):
-        models.setdefault(case[0], []).append(program)
-    measure(models, cores, o.turns, lambda name: 0 if o.machine else calibrate(shardc, folder, machine, [name]))
     rows = []
-    for case, program in zip(cases, programs):
-        for ranks in RANKS:
-            predicted = program.plan(machine, ranks)["prediction"]
-            rows.append({"model": case[0], "case": title(*case), "ranks": ranks, "measured_ms": program.least[ranks],
-                         "predicted_ms": predicted["step_ms"], "evidence_ms": predicted["evidence_ms"],
-                         "error": predicted["step_ms"] / program.least[ranks] - 1})
-    show(rows)
-    pairs, kept = order(rows)
-    print(f"pairs of one model that differ by more than 5%: {kept} of {pairs} are predicted in their order")
-    if o.json:
-        o.json.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    errors = [abs(r["error"]) for r in rows]
-    sys.exit(sum(errors) / len(errors) > MEAN or max(errors) > WORST or kept < ORDER * pairs)
+    for i, (name, flags, half) in enumerate(cases):
+        program = Program(shardc, folder / f"case{i}", words_of(name, half, folder), flags.split(), ids_of(name))
+        rows += [Row((name, flags, half), program, ranks) for ranks in RANKS]
+
+    def machine_now(name):
+        now = folder / "now.json"
+        shutil.copy(machine, now)
+        if not o.machine:
+            calibrate(shardc, folder, now, [name])
+        return now
+
+    for _ in range(o.turns):
+        take_turn(rows, cores, machine_now)
+        results = [r.result() for r in rows]
+        if o.json:  # after each turn, so that nothing is lost where a run dies
+            o.json.write_text("".join(json.dumps(r) + "\n" for r in results))
+    sys.exit(judge(results))
 
 
 main()

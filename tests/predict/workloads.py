@@ -4,6 +4,7 @@ import json
 import logging
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import warnings
@@ -22,7 +23,6 @@ RANKS = (1, 2, 4)
 STEPS, WARM = 24, 3  # of a run, at least; those that are left out
 LONG = 1000  # ms that a run takes at least, but for the first one: processors that move do so for seconds at a time
 REPEAT = {"digits": 96, "mlp": 96, "lstm": 48}  # steps that calibrate measures where they are short; others: 16
-AGREE = 0.02  # so near the two fastest runs are in the end
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
 
@@ -80,11 +80,11 @@ def words_of(name, half, folder):
 
 
 class Program:
-    """A model and flags, compiled, with random samples for the most ranks; `least` has the measured steps by ranks."""
+    """A model and flags, compiled, with random samples for the most ranks."""
 
     def __init__(self, shardc, folder, words, flags, ids, world=1):
         self.shardc, self.folder, self.words, self.ids = shardc, folder, [*words, *flags], ids
-        self.runs, self.least = {}, {}
+        self.last = {}  # the measured step, by ranks
         folder.mkdir(parents=True, exist_ok=True)
         call(shardc, *self.words, f"--world={world}", "-o", folder / "train")
         self.data = self.samples()
@@ -106,24 +106,16 @@ class Program:
         return words
 
     def run(self, ranks, cores):
-        """Trains some steps; returns the time of one as calibration takes it: the lower quartile, and of ranks that take
-        turns on cores, where one step may be short because another is long, the mean."""
+        """Trains some steps; returns the time of one as calibration takes it: the median, and of ranks that take turns on
+        cores, where one step may be short because another is long, the mean."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        count = max(STEPS, int(LONG / self.least.get(ranks, LONG)))
+        count = max(STEPS, int(LONG / self.last.get(ranks, LONG)))
         call(self.folder / "train", *self.data, "--steps", count, "--lr", "1e-6", "--ranks", ranks, "--threads",
              max(cores // ranks, 1), "--log", log)
         steps = [row["step_ms"] for row in map(json.loads, log.open()) if "step_ms" in row and "step" in row][WARM:]
-        step = sum(steps) / len(steps) if ranks > cores else sorted(steps)[len(steps) // 4]
-        self.runs.setdefault(ranks, []).append(step)
-        self.least[ranks] = min(self.runs[ranks])
-        return step
-
-    def settled(self, ranks):
-        """Whether the two fastest runs agree: what else the machine does slows whole runs, here by up to a half, and
-        nothing makes one faster."""
-        fast = sorted(self.runs[ranks])[:2]
-        return len(fast) == 2 and fast[1] <= fast[0] * (1 + AGREE)
+        self.last[ranks] = statistics.mean(steps) if ranks > cores else statistics.median(steps)
+        return self.last[ranks]
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
@@ -149,11 +141,9 @@ def cores_of(machine):
 
 def calibrate(shardc, folder, machine, names):
     """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches, and in
-    bf16 where the processor multiplies so; what is there already becomes faster where it is now.  Returns how far the
-    median step was from the fastest, at most."""
+    bf16 where the processor multiplies so; what is there already becomes faster where it is now."""
     if not machine.exists():
         print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
-    disturbed = 0
     for name in names:
         variants = [("", words_of(name, False, folder)), (" at half its batch", words_of(name, True, folder))]
         if has_bf16_units():
@@ -161,5 +151,3 @@ def calibrate(shardc, folder, machine, names):
         for title, words in variants:
             said = call(shardc, "calibrate", "-o", machine, *words, f"--repeat={REPEAT.get(name, 16)}")
             print(f"{name}{title}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
-            disturbed = max(disturbed, int(re.search(r"at most (\d+)% between", said)[1]) / 100)
-    return disturbed
