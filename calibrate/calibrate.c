@@ -16,7 +16,10 @@
 #include "passes/passes.h"
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
-enum { PROBE_ROUNDS = 1, MODEL_ROUNDS = 2 }; /* a probe's rows are corrected by others, a model's stand alone */
+/* How often a program runs in each way: at least, and at most as long as all of it takes less than so many seconds.  A
+ * probe's rows are corrected by others, a model's stand alone. */
+typedef struct Rounds { int least, most; double seconds; } Rounds;
+static const Rounds probe_rounds = {1, 1, 0}, model_rounds = {2, 8, 10};
 enum { HALVINGS_MOST = 16 };
 enum { CPU_STEPS = 16, GPU_STEPS = 8 }; /* that are traced: others take turns on cores, seldom on GPUs */
 static const double noisy = 0.25;
@@ -41,6 +44,13 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 	(void)st, (void)kind, (void)at;
 	remove(path);
 	return 0;
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- programs ---- */
@@ -84,9 +94,9 @@ static bool takes_part(const Calibration *c, const RunAs *as, int groups)
 	return as->group == RUNS_ALWAYS || (as->group & groups && !(as->group == RUNS_MPI && c->without_mpi));
 }
 
-/* Compiles the planned program and runs it in every way that it has, each as many times as there are rounds, so that
- * what another program did at one moment is not taken for the machine. */
-static bool measure(Calibration *c, const Sizes *program, const Options *o, int rounds, int groups)
+/* Compiles the planned program and runs it in every way that it has, in rounds, so that what another program did at one
+ * moment is not taken for the machine. */
+static bool measure(Calibration *c, const Sizes *program, const Options *o, Rounds rounds, int groups)
 {
 	const Module *m = program->of[program->n - 1].of[VARIANT_ONLY];
 	const char *source = arena_printf(c->a, "%s/c", c->dir), *binary = arena_printf(c->a, "%s/program", c->dir);
@@ -94,7 +104,8 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, int 
 	bool has[RUNS_MAX] = {false};
 	if (!codegen_write(program, c->target, source, c->d) || !codegen_compile(source, m, c->target, binary, c->d))
 		return false;
-	for (int round = 0; round < rounds; round++)
+	double began = now();
+	for (int round = 0; round < rounds.least || (round < rounds.most && now() - began < rounds.seconds); round++)
 		for (int i = 0; i < c->n_runs; i++)
 			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], &has[i], &best[i]))
 				return false;
@@ -131,7 +142,7 @@ static bool measure_probe(Calibration *c, const Probe *p)
 	Options o = {0};
 	Variants v = {{NULL}};
 	plan_probe(c, p, &o, &v);
-	bool ok = measure(c, &(Sizes){1, {v}, {NULL}}, &o, PROBE_ROUNDS, p->groups);
+	bool ok = measure(c, &(Sizes){1, {v}, {NULL}}, &o, probe_rounds, p->groups);
 	pipeline_free(&v);
 	return ok;
 }
@@ -249,7 +260,7 @@ static bool measure_machine(Calibration *c)
 
 static int measure_all(Calibration *c, const Sizes *model, const Options *o)
 {
-	if (model && !measure(c, model, o, MODEL_ROUNDS, RUNS_ALWAYS))
+	if (model && !measure(c, model, o, model_rounds, RUNS_ALWAYS))
 		return EXIT_RUN;
 	if (!c->old && !measure_machine(c))
 		return EXIT_RUN;
@@ -257,13 +268,6 @@ static int measure_all(Calibration *c, const Sizes *model, const Options *o)
 		measured_join(&c->all, c->old, c->a);
 	bool bf16 = c->host.cuda || codegen_multiplies(c->target, DT_BF16, c->d);
 	return measured_write(&c->all, c->old, o->what.output, bf16, c->d) ? EXIT_SUCCESS : EXIT_RUN;
-}
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* Finds the machine and how programs are run on it; false after a message. */

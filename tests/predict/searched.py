@@ -5,9 +5,10 @@ usage: tests/predict/searched.py SHARDC DIR [--rounds N] [--models A,B] [--machi
 
 For each policy by hand the search has the memory that its plan takes, and what it finds is compared with that policy:
 it may need no more memory, and must be as fast, but for noise.  A rank for each core; programs take turns, a round is
-a run of each, and what counts is the median of the rounds' ratios.  --machine: a file of an earlier run; else this
-machine is calibrated first, with the ops of the models.  It ends with 1 when a policy by hand is faster than NOISE
-allows or needs less memory."""
+a run of each, and what counts is the ratio of both in a round.  How noisy a row is, its own rounds say: a policy by hand
+is faster where all rounds but one say so, which equal programs do in a row of 11 rounds 6 times of 1,000, and where the
+median does by more than NOISE.  --machine: a file of an earlier run; else this machine is calibrated first, with the ops
+of the models.  It ends with 1 when a policy by hand is faster or needs less memory."""
 import argparse
 import pathlib
 import statistics
@@ -15,7 +16,7 @@ import sys
 
 from workloads import Program, calibrate, cores_of, ids_of, plan, words_of
 
-NOISE = 0.03  # what a ratio differs by between two runs of one program here
+NOISE = 0.01  # what is no difference to a user
 MODELS = "gpt2,llama,vit,resnet18,mlp"
 HAND = ["--wrap=block", "--wrap=each", "--wrap=none", "--wrap=size:100000", "--wrap=block --strategy=shard_grad_op",
         "--wrap=none --strategy=no_shard", "--wrap=block --forward-prefetch=0 --backward-prefetch=none",
@@ -62,7 +63,8 @@ def show(contest, times):
     for hand, options, limit, took, ours, theirs in contest.pairs:
         ratios = [b / a for a, b in zip(times[ours], times[theirs])]
         ratio = statistics.median(ratios)
-        kept = ratio <= 1 + NOISE and took <= limit
+        slower = ratio > 1 + NOISE and sorted(ratios)[1] > 1
+        kept = not slower and took <= limit
         good = good and kept
         print(f"  {hand:58} {statistics.median(times[ours]):8.2f} {limit / 2**20:7.1f} "
               f"{statistics.median(times[theirs]):12.2f} {took / 2**20:7.1f}  {ratio:5.3f} ({min(ratios):.3f}-{max(ratios):.3f}) "
@@ -74,7 +76,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
-    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--rounds", type=int, default=11)
     p.add_argument("--models", default=MODELS)
     p.add_argument("--machine", type=pathlib.Path)
     o = p.parse_args()
