@@ -7,7 +7,7 @@
 
 #define HIDDEN 0.97     /* of the time of forward, that copies out may take and cost next to nothing */
 #define MOSTLY_HIDDEN 0.85 /* likewise, where blocks leave different numbers of bytes */
-enum { ROUNDS = 2 };
+enum { ROUNDS = 2, SMALLER_UNITS = 2 /* the values of --wrap behind "block" in search.def: parts of a block */ };
 
 /* The trial with what K blocks leave on the host; NULL: no room for another value of the option. */
 static const Trial *offload_blocks(Search *s, const Trial *from, int blocks)
@@ -92,11 +92,10 @@ static const Trial *recompute_copies(Search *s, const Trial *x, double part)
 	return search_recompute(s, x, MAX(host->total - host->activations + hidden_bytes(s, x, part) + room, 1));
 }
 
-const Trial *search_offload(Search *s, const TrialVec *from)
+/* The best with values of some blocks on the host and others computed again, with the units of x, which has those of all
+ * blocks there. */
+static const Trial *offload_with(Search *s, const Trial *x)
 {
-	const Trial *x = best_offloading(s, from);
-	if (!x)
-		return NULL;
 	int all = offloadable_blocks(s, x);
 	const Trial *fewest = x->over ? NULL : offload_fewest(s, x, all);
 	if (fewest && fewest->of.memory.host.activations <= hidden_bytes(s, x, HIDDEN))
@@ -115,6 +114,19 @@ const Trial *search_offload(Search *s, const TrialVec *from)
 		least = search_better(at, least) ? at : least;
 	}
 	return least;
+}
+
+const Trial *search_offload(Search *s, const TrialVec *from)
+{
+	const Trial *x = best_offloading(s, from), *found = NULL;
+	for (int part = 0; x && !x->refused && part <= SMALLER_UNITS; part++) {
+		const Trial *at = offload_with(s, x);
+		found = search_better(at, found) ? at : found;
+		if (found && !found->over)
+			break;
+		x = search_picks(s, KNOB_WRAP) > SMALLER_UNITS ? search_with(s, x, KNOB_WRAP, part + 1) : NULL;
+	}
+	return found;
 }
 
 /* The fastest of the plans above the limit that are not among the `n` in done[], if it is faster than the best. */
