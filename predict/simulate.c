@@ -367,7 +367,9 @@ static Exposed reason_of(const Simulation *s, const Transfer *t, double first, d
 		return EXPOSED_LAST;
 	if (t->before && t->before->end > MAX(t->ready, cuda(s) ? 0 : t->issued) + tiny)
 		return EXPOSED_STREAM;
-	if (t->freed && t->row->kind == RT_ALL_GATHER)
+	/* A CPU issues nothing ahead of its program, so there an event of before the issue has held nothing back. */
+	bool held = t->freed && (cuda(s) || t->ready >= t->issued - tiny);
+	if (held && t->row->kind == RT_ALL_GATHER)
 		return t->row->slot >= 0 ? EXPOSED_SLOT : EXPOSED_EVENT;
 	return EXPOSED_LATE;
 }

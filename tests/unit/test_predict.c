@@ -221,18 +221,20 @@ static void work_of_ops(void)
 
 /* ---- steps ---- */
 
-/* Equal blocks, each a unit. */
-static Module *model(Diag *d)
+/* Blocks, each a unit, equal but for the width of the last one's result. */
+static Module *model(int last, Diag *d)
 {
 	Buf b = {0};
 	buf_printf(&b, "module \"m\" level=MODEL batch=4 {\n  input \"x\" : f32[4,%d] {batched=1}\n", WIDTH);
 	for (int i = 0; i < BLOCKS; i++)
-		buf_printf(&b, "  param \"h.%d.fc.weight\" : f32[%d,%d] {trainable=1}\n", i, WIDTH, WIDTH);
-	buf_printf(&b, "  output \"y\" : f32[4,%d]\n  forward {\n    %%x0 : f32[4,%d] = input \"x\"\n", WIDTH, WIDTH);
+		buf_printf(&b, "  param \"h.%d.fc.weight\" : f32[%d,%d] {trainable=1}\n", i, WIDTH,
+			i + 1 < BLOCKS ? WIDTH : last);
+	buf_printf(&b, "  output \"y\" : f32[4,%d]\n  forward {\n    %%x0 : f32[4,%d] = input \"x\"\n", last, WIDTH);
 	for (int i = 0; i < BLOCKS; i++) {
-		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n", i, WIDTH, WIDTH, i);
+		int width = i + 1 < BLOCKS ? WIDTH : last;
+		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n", i, WIDTH, width, i);
 		buf_printf(&b, "    %%x%d : f32[4,%d] = matmul %%x%d, %%w%d {ta=0, tb=0} loc(\"n%d\":\"Gemm\"@\"h.%d.fc\")\n",
-			i + 1, WIDTH, i, i, i, i);
+			i + 1, width, i, i, i, i);
 	}
 	buf_printf(&b, "    output \"y\" %%x%d\n  }\n}\n", BLOCKS);
 	Module *m = ir_parse("m.ir", b.at, d);
@@ -260,22 +262,28 @@ static Machine ideal(bool cuda, Arena *a)
 
 typedef struct Step { Module *m; LayoutModel layout; Plan plan; Arena *a; } Step;
 
-/* group: ranks that share parameters; 0: all. */
-static Step step_in_groups(int64_t world, int64_t group, const char *prefetch, const char *backward, int64_t hosts)
+/* last: the width of the last block's result. */
+static Step step_with(const ShardingOptions *sharding, int last, int64_t hosts)
 {
 	Diag d = {.out = stderr};
-	Options o = {.graph = {.loss = "mse", .optimizer = "sgd"},
-		.sharding = {.world = world, .wrap = {{"each"}, 1}, .forward_prefetch = prefetch,
-			.backward_prefetch = backward, .shard_size = group,
-			.strategy = group ? STRATEGY_HYBRID_SHARD : STRATEGY_FULL_SHARD}};
+	Options o = {.graph = {.loss = "mse", .optimizer = "sgd"}, .sharding = *sharding};
 	PipelineView none = {.out = stdout};
-	Step s = {.m = model(&d), .a = arena_new()};
+	Step s = {.m = model(last, &d), .a = arena_new()};
+	o.sharding.wrap = (OptionList){{"each"}, 1};
 	if (!s.m || !pipeline_run(s.m, &o, &none, NULL, &d))
 		UNIT_END("the model does not compile");
 	s.layout = memory_layout(s.m, s.a);
 	s.layout.hosts = (int)hosts;
 	s.plan = (Plan){.layout = &s.layout, .who = memory_rank(&o)};
 	return s;
+}
+
+/* group: ranks that share parameters; 0: all. */
+static Step step_in_groups(int64_t world, int64_t group, const char *prefetch, const char *backward, int64_t hosts)
+{
+	ShardingOptions o = {.world = world, .forward_prefetch = prefetch, .backward_prefetch = backward,
+		.shard_size = group, .strategy = group ? STRATEGY_HYBRID_SHARD : STRATEGY_FULL_SHARD};
+	return step_with(&o, WIDTH, hosts);
 }
 
 static Step step_of(int64_t world, const char *prefetch, const char *backward, int64_t hosts)
@@ -373,6 +381,49 @@ static void prefetch_hides(void)
 		}
 		CU_ASSERT(exposed == (ahead ? 1 : BLOCKS));
 		CU_ASSERT(equal(t->seconds, t->exposed + t->computing));
+		step_end(&s);
+	}
+}
+
+/* Where a gather of a whole unit takes 20 kernels, of each kind of plan the first exposed gather of a section behind
+ * the step's first one has this reason, and so have as many. */
+static const struct { const char *slots, *backward; bool cuda; int last; SectionKind section; Exposed reason; int n;
+	const char *said; } reason_of[] = {
+	/* A unit's slot is free when its product has been computed, where the next gather is issued, too. */
+	{"1", "none", true, WIDTH, SEC_FORWARD, EXPOSED_SLOT, BLOCKS - 1, "no slot: slot 0 was in use until reshard @h.0"},
+	{"1", "none", false, WIDTH, SEC_FORWARD, EXPOSED_SLOT, BLOCKS - 1, "no slot: slot 0 was in use until reshard @h.0"},
+	/* Of two slots the other one has been free for long, but a CPU issues the gather no earlier. */
+	{"2", "none", false, WIDTH, SEC_FORWARD, EXPOSED_LATE, BLOCKS - 1, "less is computed beside it than it takes"},
+	{"0", "none", true, WIDTH, SEC_FORWARD, EXPOSED_STREAM, BLOCKS - 1, "bandwidth: its stream was busy with #1"},
+	/* The last unit is gathered at once, so the one before it may be gathered again as soon as forward has read it. */
+	{"0", "pre", true, 8, SEC_BACKWARD, EXPOSED_EVENT, 1, "it waited for reshard @h.2"},
+};
+
+static void reasons(void)
+{
+	for (int k = 0; k < COUNT_OF(reason_of); k++) {
+		ShardingOptions o = {.world = 2, .forward_prefetch = "0", .backward_prefetch = reason_of[k].backward,
+			.limit_all_gathers = reason_of[k].slots};
+		Step s = step_with(&o, reason_of[k].last, 1);
+		Machine m = ideal(reason_of[k].cuda, s.a);
+		m.of[MACHINE_KERNEL] = 1;
+		m.of[MACHINE_LINK] = WIDTH * WIDTH * 4.0 / 2 / 20;
+		Timeline *t = played(&s, &m, !m.cuda);
+		const Transfer *first = NULL, *reduce = NULL;
+		int n = 0;
+		for (int i = 0; i < t->n_transfers; i++) {
+			const Transfer *x = t->transfer[i];
+			bool counts = x->row->kind == RT_ALL_GATHER && x->op->section == reason_of[k].section && x->exposed > 1e-9;
+			first = counts && !first && x->seq > 1 ? x : first;
+			n += counts && x->reason == reason_of[k].reason;
+			reduce = x->row->kind == RT_REDUCE_SCATTER ? x : reduce;
+			if (op_blocks(x->op->kind) && x->exposed > 1e-9)
+				CU_ASSERT_STRING_EQUAL(exposed_text(x, s.a), "its result is needed at once");
+		}
+		UNIT_CHECK(first && first->reason == reason_of[k].reason && n == reason_of[k].n, reason_of[k].said);
+		UNIT_CHECK(first && !strncmp(exposed_text(first, s.a), reason_of[k].said, strlen(reason_of[k].said)),
+			first ? exposed_text(first, s.a) : "no gather is exposed");
+		CU_ASSERT(reduce && reduce->reason == EXPOSED_LAST);
 		step_end(&s);
 	}
 }
@@ -608,6 +659,7 @@ void suite_predict(void)
 	CU_add_test(s, "collectives alone", only_collectives);
 	CU_add_test(s, "copies to the host and back", copies);
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
+	CU_add_test(s, "reasons of exposed gathers", reasons);
 	CU_add_test(s, "contention", contention);
 	CU_add_test(s, "measured rows", measured_rows);
 	CU_add_test(s, "updates", updates);
