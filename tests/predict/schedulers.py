@@ -35,8 +35,11 @@ MODEL = "llama3-8b"
 OPTIONS = ["--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda"]
 LIMIT = 52 << 30    # bytes of a rank on 8 GPUs
 EXPOSED = 0.05      # of a step
-SLOWER = 1e-3       # of a step, that --wrap=auto may be behind the fastest
-SHORT = {40 << 30: 0.01, 36 << 30: 0.01, 30 << 30: 0.045, 24 << 30: 0.055}  # bytes of a rank on 8 GPUs: the gap that there may be
+# Of a step, that --wrap=auto may be behind the fastest: what it takes for equal (search_better).  On many ranks buckets
+# of SimpleFSDP are units of a size that it does not try, which on 1,024 ranks are faster by 0.04%.
+SLOWER = {8: 1e-4, 64: 1e-3, 1024: 1e-3}
+# GiB of a rank on 8 GPUs: the gap that there may be.
+SHORT = {40: 0.01, 36: 0.01, 32: 0.03, 30: 0.04, 28: 0.041, 26: 0.056, 24: 0.054, 22: 0.058}
 SECONDS = {"llama3-8b": 5, "gpt2-124m": 1}  # of a search within LIMIT, on 8 GPUs
 RANKS = {"h100-8": 8, "h100-64": 64, "h100-1024": 1024}
 
@@ -150,7 +153,8 @@ def main(argv):
         auto = rows["--wrap=auto"]
         options = " ".join(auto["search"]["options"])
         print(f"      {options}; gap to the bound {100 * auto['search']['gap']:.2f}%")
-        slower = [w for w, p in rows.items() if p["prediction"]["step_ms"] < auto["prediction"]["step_ms"] * (1 - SLOWER)]
+        least = auto["prediction"]["step_ms"] * (1 - SLOWER[world])
+        slower = [w for w, p in rows.items() if p["prediction"]["step_ms"] < least]
         if slower:
             failed.append(f"{world} ranks: --wrap=auto is slower than {', '.join(slower)}")
         if auto["prediction"]["exposed_ms"] > EXPOSED * auto["prediction"]["step_ms"]:
@@ -160,12 +164,13 @@ def main(argv):
         if auto["search"]["gap"] > 0.03:
             failed.append(f"{world} ranks: the gap to the bound is {auto['search']['gap']:.1%}")
     at = ("--world=8", f"--machine={machines / 'h100-8.json'}", "--wrap=auto")
-    for limit, most in SHORT.items():
+    for gib, most in SHORT.items():
+        limit = gib << 30
         p = plan(shardc, model, *at, f"--memory-limit={limit}")
         gap = p["search"]["gap"]
-        print(f"      {limit >> 30} GiB: {p['prediction']['step_ms']:.1f} ms, gap to the bound {100 * gap:.2f}%", flush=True)
+        print(f"      {gib} GiB: {p['prediction']['step_ms']:.1f} ms, gap to the bound {100 * gap:.2f}%", flush=True)
         if gap > most or p["memory"]["total"] > limit:
-            failed.append(f"{limit >> 30} GiB: the gap to the bound is {gap:.1%} of {p['memory']['total']} bytes")
+            failed.append(f"{gib} GiB: the gap to the bound is {gap:.1%} of {p['memory']['total']} bytes")
     for name, took in search_seconds(shardc, models, machines).items():
         print(f"      --wrap=auto of {name} takes {took:.2f} s of a processor", flush=True)
         if took > SECONDS[name]:
@@ -173,7 +178,8 @@ def main(argv):
     if "--table" in argv:
         head = "| ranks | scheduler | step ms | exposed | GiB of a rank |\n| --- | --- | --- | --- | --- |\n"
         Path(argv[argv.index("--table") + 1]).write_text(head + "\n".join(table) + "\n")
-    print("\n".join(f"FAIL {f}" for f in failed) or f"tests/predict/schedulers: --wrap=auto is at most {SLOWER:.1%} slower")
+    print("\n".join(f"FAIL {f}" for f in failed)
+          or f"tests/predict/schedulers: --wrap=auto is at most {max(SLOWER.values()):.1%} slower")
     return bool(failed)
 
 
