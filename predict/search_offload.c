@@ -92,8 +92,8 @@ static const Trial *recompute_copies(Search *s, const Trial *x, double part)
 	return search_recompute(s, x, MAX(host->total - host->activations + hidden_bytes(s, x, part) + room, 1));
 }
 
-/* The best with values of some blocks on the host and others computed again, with the units of x, which has those of all
- * blocks there. */
+/* The best with values of some blocks on the host and others computed again, with the units of x, which has those of
+ * all blocks there. */
 static const Trial *offload_with(Search *s, const Trial *x)
 {
 	int all = offloadable_blocks(s, x);

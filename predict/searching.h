@@ -96,8 +96,8 @@ double search_least(const Search *s);
 /* Where values of all blocks lie on the host, those of fewer may be enough.  If these take longer to copy out than
  * forward takes, or more of them than may be pinned, others are computed again: first as many as leave no more than
  * both places have room for, then as many as it takes with so many blocks on the host as are hidden.  How many that is
- * depends on what a block leaves, which is known when that has been planned.  Where none of this fits, units are parts of
- * a block.  from: the starts; NULL: nothing that could be the best. */
+ * depends on what a block leaves, which is known when that has been planned.  Where none of this fits, units are
+ * parts of a block.  from: the starts; NULL: nothing that could be the best. */
 const Trial *search_offload(Search *s, const TrialVec *from);
 /* Starts have the default units and prefetch, and something on the host only where these do not fit without.  Plans
  * above the limit that are faster than what fits have it here; and where the best has the values of all blocks there,
