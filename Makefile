@@ -261,10 +261,14 @@ $(FRAMEWORKS)/%/ready:
 shapes: all $(VENV)/ready
 	$(PYTHON) tests/e2e/shapes.py $(BUILD)/shardc $(BUILD)/shapes
 
-## report: pages of three examples (--report), opened in headless Chromium where there is one (half a minute)
+## report: pages of three examples (--report), opened in headless Chromium (half a minute; REPORT=--no-browser: written
+##   alone)
 .PHONY: report
-report: all
-	tests/report/pages $(BUILD)/shardc $(BUILD)/pages
+report: all $(BUILD)/sizes/gpt2-xl.onnx
+	tests/report/pages $(BUILD)/shardc $(BUILD)/pages $(BUILD)/sizes/gpt2-xl.onnx $(REPORT)
+# As SIZES_READY makes it.
+$(BUILD)/sizes/gpt2-xl.onnx: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
+	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --models gpt2-xl
 
 ## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
 python: $(VENV)/ready

@@ -104,17 +104,18 @@ function drawLevel(context, bytes, text, y, view, width, paint) {
 	context.textAlign = "left";
 }
 
+// Its text stands above the area, or inside of it where the line of what is mapped is too near.
 function drawPeak(context, places, view, width, y, paint) {
-	const x = view.x(places[held.peak], width);
+	const x = view.x(places[held.peak], width), at = y(held.total[held.peak]);
 	if (x < view.left || x > width - view.right)
 		return;
 	context.fillStyle = paint("text");
 	context.beginPath();
-	context.arc(x, y(held.total[held.peak]), 3.5, 0, 7);
+	context.arc(x, at, 3.5, 0, 7);
 	context.fill();
 	context.textAlign = x > width / 2 ? "right" : "left";
 	clearText(context, "peak " + bytesText(held.total[held.peak]), x + (x > width / 2 ? -8 : 8),
-		y(held.total[held.peak]) + 12, paint);
+		at - y(mapped) > 24 ? at - 8 : at + 12, paint);
 	context.textAlign = "left";
 }
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Drives headless Chromium over a pipe (the DevTools protocol: JSON texts that end in NUL on file descriptors 3 and 4).
 
 with Browser() as b:
@@ -5,6 +6,8 @@ with Browser() as b:
     b.evaluate("1 + 1")                                # the value
     b.errors                                           # messages of the console and exceptions since open
     b.screenshot("page.png")
+
+As a program it fails if there is no browser.
 """
 import base64
 import json
@@ -13,6 +16,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -126,3 +130,7 @@ class Browser:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
             shot["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         pathlib.Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", shot)["data"]))
+
+
+if __name__ == "__main__":
+    sys.exit(not find())
