@@ -11,8 +11,8 @@
  * leaves masks to our own.
  *
  * `auto` marks forward alone.  The library's gradient that has the same bits in every run writes the gradients of the
- * scores, four bytes of traffic for each pair of row and key, and plans as much memory: 1.5 GiB for 64 samples of 12
- * heads and 1024 tokens.  Ours keeps them in registers. */
+ * scores and reads them: two bytes of memory and four of traffic for each pair of row and key, which is 1.5 GiB and
+ * 3 GiB for 64 samples of 12 heads and 1024 tokens.  Ours keeps them in registers. */
 #include "passes/passes.h"
 
 #include "kernels/cuda/work.h"
