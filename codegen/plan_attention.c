@@ -18,33 +18,47 @@ typedef struct Attentions { Attention *at; int n, cap; } Attentions;
 
 static int first_of(const Op *op) { return op->kind == OP_ATTENTION_GRAD; } /* q; dy stands before it */
 
+/* ---- what it is of ---- */
+
+#define UNLIMITED INT64_MAX
+
+/* left, right: the limits of its band; UNLIMITED: none, or one that hides nothing. */
+typedef struct Shape { int64_t batch, heads, kv_heads, rows, keys, size, value_size, left, right; } Shape;
+
+static int64_t limit_of(const Op *op, const char *name, int64_t most)
+{
+	const Attr *limit = attr_find(op->attrs, name);
+	return limit && limit->i < most ? limit->i : UNLIMITED;
+}
+
+static Shape shape_of(const Op *op)
+{
+	int at = first_of(op), last = attr_get_int(op->attrs, "layout", 0) ? 1 : 0, h = 1 + last, t = 2 - last;
+	const int64_t *q = op_in(op, at)->type.dim, *k = op_in(op, at + 1)->type.dim, *v = op_in(op, at + 2)->type.dim;
+	return (Shape){q[0], q[h], k[h], q[t], k[t], q[3], v[3], limit_of(op, "left", q[t] - 1),
+		limit_of(op, "right", k[t] - 1)};
+}
+
+static const Value *mask_of(const Op *op) { return op_in(op, first_of(op) + 3); }
+static DType dtype_of(const Op *op) { return op_in(op, first_of(op))->type.dtype; }
+
 /* Of what it has besides, whether it has it decides who computes it. */
 static int extras_of(const Op *op)
 {
 	bool capped = attr_get_float(op->attrs, "softcap", 0) != 0, positive = attr_get_float(op->attrs, "scale", 1) > 0;
-	return capped | positive << 1 | op_draws(op) << 2;
+	return capped | positive << 1 | op_draws(op) << 2 | (op_in(op, first_of(op) + 4) != NULL) << 3; /* documents */
 }
 
-static bool same_limit(const Op *x, const Op *y, const char *name)
-{
-	const Attr *a = attr_find(x->attrs, name), *b = attr_find(y->attrs, name);
-	return !a || !b ? a == b : a->i == b->i;
-}
-
-static bool same_type(const Value *x, const Value *y)
-{
-	return !x || !y ? x == y : type_equal(&x->type, &y->type);
-}
-
-/* Whether they are one attention, or an attention and its gradient. */
+/* Whether they are one attention, or an attention and its gradient; which of their dims come first does not matter. */
 static bool alike(const Op *x, const Op *y)
 {
-	for (int i = 0; i < 5; i++) /* q, k, v, mask, documents */
-		if (!same_type(op_in(x, first_of(x) + i), op_in(y, first_of(y) + i)))
-			return false;
-	return same_limit(x, y, "left") && same_limit(x, y, "right") && extras_of(x) == extras_of(y)
-		&& attr_get_int(x->attrs, "layout", 0) == attr_get_int(y->attrs, "layout", 0);
+	const Value *a = mask_of(x), *b = mask_of(y);
+	Shape n = shape_of(x), k = shape_of(y);
+	return !memcmp(&n, &k, sizeof(n)) && dtype_of(x) == dtype_of(y) && extras_of(x) == extras_of(y)
+		&& (!a || !b ? a == b : type_equal(&a->type, &b->type));
 }
+
+/* ---- those of a step ---- */
 
 static void add(Attentions *list, const Op *op, Arena *a)
 {
@@ -74,43 +88,30 @@ static Attentions attentions_of(const Module *m, const CodegenPlan *p, Arena *a)
 	return list;
 }
 
-/* ---- what it is of ---- */
+/* ---- both forms ---- */
 
-typedef struct Shape { int64_t batch, heads, kv_heads, rows, keys, size, value_size; } Shape;
-
-static Shape shape_of(const Op *op)
+/* "causal", "left=9, right=0", "". */
+static const char *band_text(const Shape *n, Arena *a)
 {
-	int at = first_of(op), last = attr_get_int(op->attrs, "layout", 0) ? 1 : 0, h = 1 + last, t = 2 - last;
-	const int64_t *q = op_in(op, at)->type.dim, *k = op_in(op, at + 1)->type.dim, *v = op_in(op, at + 2)->type.dim;
-	return (Shape){q[0], q[h], k[h], q[t], k[t], q[3], v[3]};
+	if (n->left == UNLIMITED)
+		return n->right == UNLIMITED ? "" : !n->right ? "causal" : arena_printf(a, "right=%" PRId64, n->right);
+	return n->right == UNLIMITED ? arena_printf(a, "left=%" PRId64, n->left)
+		: arena_printf(a, "left=%" PRId64 ", right=%" PRId64, n->left, n->right);
 }
 
-/* "causal", "left=9, right=0", ""; what hides nothing is no limit. */
-static const char *band_of(const Op *op, const Shape *n, Arena *a)
+static const char *mask_text(const Op *op, Arena *a)
 {
-	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
-	bool lefts = left && left->i < n->rows - 1, rights = right && right->i < n->keys - 1;
-	if (!lefts)
-		return !rights ? "" : !right->i ? "causal" : arena_printf(a, "right=%" PRId64, right->i);
-	return rights ? arena_printf(a, "left=%" PRId64 ", right=%" PRId64, left->i, right->i)
-		: arena_printf(a, "left=%" PRId64, left->i);
-}
-
-static const char *mask_of(const Op *op, Arena *a)
-{
-	const Value *mask = op_in(op, first_of(op) + 3);
+	const Value *mask = mask_of(op);
 	return mask ? type_str(a, &mask->type) : "";
 }
 
-static const char *dtype_of(const Op *op) { return dtype_info[op_in(op, first_of(op))->type.dtype].text; }
-
-/* ---- both forms ---- */
+static const char *dtype_text(const Op *op) { return dtype_info[dtype_of(op)].text; }
 
 static void text_shape(FILE *f, const Op *op, Arena *a)
 {
 	Shape n = shape_of(op);
-	const char *band = band_of(op, &n, a), *mask = mask_of(op, a);
-	fprintf(f, "  %s, %" PRId64 " x %" PRId64 " heads of %" PRId64, dtype_of(op), n.batch, n.heads, n.size);
+	const char *band = band_text(&n, a), *mask = mask_text(op, a);
+	fprintf(f, "  %s, %" PRId64 " x %" PRId64 " heads of %" PRId64, dtype_text(op), n.batch, n.heads, n.size);
 	if (n.value_size != n.size)
 		fprintf(f, " and %" PRId64, n.value_size);
 	if (n.kv_heads != n.heads)
@@ -150,8 +151,8 @@ void plan_json_attention(FILE *f, const Module *m, const CodegenPlan *p, Arena *
 		Shape n = shape_of(t->op);
 		fprintf(f, "%s\n    {\"dtype\": \"%s\", \"batch\": %" PRId64 ", \"heads\": %" PRId64 ", \"kv_heads\": %" PRId64
 			", \"rows\": %" PRId64 ", \"keys\": %" PRId64 ", \"head_size\": %" PRId64 ", \"value_size\": %" PRId64
-			", \"band\": \"%s\", \"mask\": \"%s\"", i ? "," : "", dtype_of(t->op), n.batch, n.heads, n.kv_heads, n.rows,
-			n.keys, n.size, n.value_size, band_of(t->op, &n, a), mask_of(t->op, a));
+			", \"band\": \"%s\", \"mask\": \"%s\"", i ? "," : "", dtype_text(t->op), n.batch, n.heads, n.kv_heads,
+			n.rows, n.keys, n.size, n.value_size, band_text(&n, a), mask_text(t->op, a));
 		for (int w = 0; w < WAYS; w++) {
 			const Way *by = &t->way[w];
 			fprintf(f, ", \"%s\": {\"count\": %d", way_name[w], by->n);

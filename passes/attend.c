@@ -87,7 +87,8 @@ const char *attend_own(const Op *op)
 	if (attr_get_int(op->attrs, "library", 0))
 		return NULL;
 	return why ? why : op_in(op, grad + 3) ? "cuDNN takes masks with --attention=cudnn alone"
-		: grad ? "cuDNN computes gradients with --attention=cudnn alone" : "--attention=own";
+		: grad ? "cuDNN computes gradients with --attention=cudnn alone"
+		: "--attention=own, or pass attend was not run";
 }
 
 bool pass_attend(Module *m, const Options *o, Diag *d)

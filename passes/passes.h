@@ -114,8 +114,8 @@ const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope o
 bool epilogue_takes(Module *m, const Op *op, const Options *o);
 bool epilogue_keeps(Module *m, const Op *op, const Options *o);
 
-/* attend.c: why our own kernels compute an attention, or the gradient of one, in a program for GPUs, behind pass
- * attend; NULL: cuDNN does, where it takes it when the program starts. */
+/* attend.c: why our own kernels compute an attention, or the gradient of one, in a program for GPUs; NULL: cuDNN does,
+ * where it takes it when the program starts.  An op does not know whether pass attend was run. */
 const char *attend_own(const Op *op);
 
 /* offload.c: whether --offload-acts puts what block number `block` of n leaves on the host. */

@@ -5,16 +5,20 @@
 
 #include "codegen/emit.h"
 #include "passes/passes.h"
+#include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
 
-enum { DISTINCT = 12 };
+enum { DISTINCT = 12, CAUSAL = 4 };
 #define ATTRS "empty=\"zero\", layout=1, scale=0.25"
 
-/* All distinct attentions below: what the library serves, and a case of each thing that it does not. */
+/* All distinct attentions below: what the library serves, and a case of each thing that it does not.  The causal one is
+ * there four times, once with a limit that hides nothing, once with its heads in front of its rows. */
 static const char text[] = "module \"m\" level=SHARD batch=2 {\n"
 	"  train {optimizer=\"adamw\", norm=1, cuda=1}\n"
 	"  input \"q\" : bf16[2,128,4,16] {batched=1}\n"
 	"  input \"k\" : bf16[2,128,2,16] {batched=1}\n"
+	"  input \"q2\" : bf16[2,4,128,16] {batched=1}\n"
+	"  input \"k2\" : bf16[2,2,128,16] {batched=1}\n"
 	"  input \"short\" : bf16[2,100,2,16] {batched=1}\n"
 	"  input \"x\" : bf16[2,128,60] {batched=1}\n"
 	"  input \"odd\" : f16[2,128,2,12] {batched=1}\n"
@@ -25,6 +29,8 @@ static const char text[] = "module \"m\" level=SHARD batch=2 {\n"
 	"  forward {\n"
 	"    %q : bf16[2,128,4,16] = input \"q\"\n"
 	"    %k : bf16[2,128,2,16] = input \"k\"\n"
+	"    %q2 : bf16[2,4,128,16] = input \"q2\"\n"
+	"    %k2 : bf16[2,2,128,16] = input \"k2\"\n"
 	"    %short : bf16[2,100,2,16] = input \"short\"\n"
 	"    %x : bf16[2,128,60] = input \"x\"\n"
 	"    %odd : f16[2,128,2,12] = input \"odd\"\n"
@@ -46,6 +52,9 @@ static const char text[] = "module \"m\" level=SHARD batch=2 {\n"
 	"    %o10 : f16[2,128,2,12], %l10 : f32[2,2,128] = attention %odd, %odd, %odd {" ATTRS "}\n"
 	"    %o11 : f32[2,128,2,16], %l11 : f32[2,2,128] = attention %wide, %wide, %wide {" ATTRS "}\n"
 	"    %o12 : bf16[2,128,2,8], %l12 : f32[2,2,128] = attention %part, %part, %part {" ATTRS "}\n"
+	"    %o13 : bf16[2,128,4,16], %l13 : f32[2,4,128] = attention %q, %k, %k {" ATTRS ", left=127, right=0}\n"
+	"    %o14 : bf16[2,4,128,16], %l14 : f32[2,4,128] = attention %q2, %k2, %k2 {empty=\"zero\", layout=0, scale=0.25, "
+	"right=0}\n"
 	"  }\n"
 	"  backward {\n"
 	"    %dq : bf16[2,128,4,16], %dk : bf16[2,128,2,16], %dv : bf16[2,128,2,16] = attention_grad %o, %q, %k, %k, _, _, "
@@ -70,22 +79,23 @@ static const char text[] = "module \"m\" level=SHARD batch=2 {\n"
 	"  f16, 2 x 2 heads of 12, 128 x 128: forward 1 x own (heads are longer than 128 elements, or no multiple of 8)\n" \
 	"  f32, 2 x 2 heads of 16, 128 x 128: forward 1 x own (it is not of 16 bits)\n" \
 	"  bf16, 2 x 2 heads of 8, 128 x 128: forward 1 x own (its rows do not begin at multiples of 16 bytes)\n"
+#define BY_CHOICE "--attention=own, or pass attend was not run"
 #define BY_MASK "cuDNN takes masks with --attention=cudnn alone"
 #define BY_GRADIENT "cuDNN computes gradients with --attention=cudnn alone"
 #define TILES "own (a gradient behind a mask wants rows and keys in multiples of 128)"
 static const char *const expected[] = {
 	[ATTENTION_AUTO] = HEAD
-		USUAL ", causal: forward 2 x cuDNN; backward 1 x own (" BY_GRADIENT ")\n"
+		USUAL ", causal: forward 4 x cuDNN; backward 1 x own (" BY_GRADIENT ")\n"
 		USUAL ", mask bool[2,1,1,128]: forward 1 x own (" BY_MASK "); backward 1 x own (" BY_MASK ")\n"
 		"  bf16, 2 x 4 heads of 16, 2 of keys, 128 x 100, mask bf16[2,1,128,100]: forward 1 x own (" BY_MASK
 		"); backward 1 x " TILES "\n" OURS,
 	[ATTENTION_OWN] = HEAD
-		USUAL ", causal: forward 2 x own (--attention=own); backward 1 x own (" BY_GRADIENT ")\n"
+		USUAL ", causal: forward 4 x own (" BY_CHOICE "); backward 1 x own (" BY_GRADIENT ")\n"
 		USUAL ", mask bool[2,1,1,128]: forward 1 x own (" BY_MASK "); backward 1 x own (" BY_MASK ")\n"
 		"  bf16, 2 x 4 heads of 16, 2 of keys, 128 x 100, mask bf16[2,1,128,100]: forward 1 x own (" BY_MASK
 		"); backward 1 x " TILES "\n" OURS,
 	[ATTENTION_CUDNN] = HEAD
-		USUAL ", causal: forward 2 x cuDNN; backward 1 x cuDNN\n"
+		USUAL ", causal: forward 4 x cuDNN; backward 1 x cuDNN\n"
 		USUAL ", mask bool[2,1,1,128]: forward 1 x cuDNN; backward 1 x cuDNN\n"
 		"  bf16, 2 x 4 heads of 16, 2 of keys, 128 x 100, mask bf16[2,1,128,100]: forward 1 x cuDNN; backward 1 x "
 		TILES "\n" OURS,
@@ -129,7 +139,7 @@ static void check_json(const Module *m, AttentionKernels how)
 	CU_ASSERT_EQUAL(json_array_size(list), DISTINCT);
 	CU_ASSERT_STRING_EQUAL(json_string_value(json_object_get(first, "band")), "causal");
 	CU_ASSERT_EQUAL(json_integer_value(json_object_get(first, "kv_heads")), 2);
-	check_way(first, "forward", 2, how == ATTENTION_OWN ? "--attention=own" : "");
+	check_way(first, "forward", CAUSAL, how == ATTENTION_OWN ? BY_CHOICE : "");
 	check_way(first, "backward", 1, how == ATTENTION_CUDNN ? "" : BY_GRADIENT);
 	check_way(json_array_get(list, DISTINCT - 1), "backward", 0, "");
 	json_decref(j);
@@ -159,8 +169,19 @@ static void each_choice_says_why(void)
 		check((AttentionKernels)how);
 }
 
+/* Nothing is marked then, and no --attention was given. */
+static void a_plan_without_the_pass_says_so(void)
+{
+	Module *m = parsed(text);
+	char *got = said(m, true, false);
+	UNIT_CHECK(!strcmp(got, expected[ATTENTION_OWN]), got);
+	free(got);
+	ir_module_free(m);
+}
+
 void suite_attend(void)
 {
 	CU_pSuite s = CU_add_suite("attend", NULL, NULL);
 	CU_add_test(s, "each choice says why", each_choice_says_why);
+	CU_add_test(s, "a plan without the pass says so", a_plan_without_the_pass_says_so);
 }
