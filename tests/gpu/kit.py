@@ -147,22 +147,28 @@ def planned_op(event):
             "least_ms": 1e3 * max(flops / PRODUCTS, moved / BYTES), "expected_ms": event["dur"] / 1e3}
 
 
-def holds_ptx(program):
-    """Whether a program has text beside code, which a driver compiles for later GPUs.
+def kinds_of(data, at):
+    """The kinds of the entries of a fat binary that begins at a place, 1: PTX, 2: code.  Other bytes may begin as one does:
+    sizes are not to be trusted.
 
-    Fat binaries follow each other: a head (magic, version, its size, that of all entries), then entries, each of them a
-    kind (1: PTX, 2: code), a version, the sizes of its head and of what follows.
+    It has a head (magic, version, the head's size, that of all entries), then entries, each of them a kind, a version, the
+    sizes of its head and of what follows.
     """
-    data, at, head, entry = program.read_bytes(), -1, struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
-    while (at := data.find(struct.pack("<IHH", 0xBA55ED50, 1, head.size), at + 1)) >= 0:
-        end = at + head.size + head.unpack_from(data, at)[3]
-        at += head.size
-        while at < end:
-            kind, _, *sizes = entry.unpack_from(data, at)
-            if kind == 1:
-                return True
-            at += sum(sizes)
-        at -= 1  # of the next head
+    head, entry = struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
+    end = at + head.size + head.unpack_from(data, at)[3] if at + head.size <= len(data) else 0
+    at += head.size
+    while at + entry.size <= min(end, len(data)):
+        kind, _, *sizes = entry.unpack_from(data, at)
+        yield kind
+        at += max(sum(sizes), entry.size)
+
+
+def holds_ptx(program):
+    """Whether a program has text beside code, which a driver compiles for later GPUs."""
+    data, at, magic = program.read_bytes(), -1, struct.pack("<IHH", 0xBA55ED50, 1, 16)
+    while (at := data.find(magic, at + 1)) >= 0:
+        if 1 in kinds_of(data, at):
+            return True
     return False
 
 
