@@ -39,9 +39,11 @@ def folders(more):
         places += map(pathlib.Path, sorted(glob.glob(f"{root}/nvidia/*/lib")))
         places.append(pathlib.Path(root) / "torch" / "lib")
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
-    places += [pathlib.Path(h) / lib for h in homes if h for lib in ("lib64", "lib", "targets/x86_64-linux/lib")]
+    host = platform.machine()
+    target = f"targets/{'sbsa' if host == 'aarch64' else host}-linux/lib"
+    places += [pathlib.Path(h) / lib for h in homes if h for lib in ("lib64", "lib", target)]
     places += [pathlib.Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    places += map(pathlib.Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"))
+    places += map(pathlib.Path, (f"/usr/lib/{host}-linux-gnu", "/usr/lib64"))
     return places
 
 
@@ -52,9 +54,10 @@ def find_libraries(more):
 
 
 class Machine:
-    def __init__(self, arch=None, libraries=()):
+    def __init__(self, arch, libraries, seconds):
+        """seconds: how long nvidia-smi may take."""
         self.found = find_libraries(libraries)
-        self.gpus = nvidia_smi()
+        self.gpus = gpus_seen(seconds)
         self.arch = arch or self.choose()
         self.bin = HERE / "bin" / self.arch
         if not self.bin.is_dir():
@@ -155,25 +158,41 @@ def end_children():
         time.sleep(0.01)
 
 
-def nvidia_smi():
+def nvidia_smi(wanted, gpus, seconds):
+    """Its lines, with what is wanted of some GPUs ("": of all); none where it fails or does not end in time.  One that a
+    driver holds is not waited for."""
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(wanted), "--format=csv,noheader", *(["-i", gpus] if gpus else [])]
+    with tempfile.TemporaryFile("w+") as out:
+        try:
+            child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True)
+        except OSError:
+            return []
+        try:
+            status = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            end(child.pid)
+        return [line for line in whole(out).splitlines() if line.strip()] if status == 0 else []
+
+
+def visible():
+    """The GPUs that programs see, by the numbers or names that nvidia-smi takes, too; "": all."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
+def gpus_seen(seconds):
+    """What is known of each GPU that programs see."""
     ask = ["name", "compute_cap", "memory.total", "driver_version", "clocks.max.sm", "power.limit"]
-    try:
-        text = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(ask), "--format=csv,noheader"], text=True,
-                              capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if text.returncode:
-        return []
-    return [dict(zip(ask, map(str.strip, line.split(",")))) for line in text.stdout.splitlines() if line.strip()]
+    return [dict(zip(ask, map(str.strip, line.split(",")))) for line in nvidia_smi(ask, visible(), seconds)]
 
 
 def memory_used():
-    """Bytes of the first GPU's memory that are in use; 0 where nobody says."""
+    """Bytes of memory in use of the GPU that a program of one rank takes; 0 where nobody says."""
+    lines = nvidia_smi(["memory.used"], visible().split(",")[0], 20)
     try:
-        text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], text=True,
-                              capture_output=True, timeout=20).stdout
-        return int(text.split()[0]) << 20
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return int(lines[0].split()[0]) << 20
+    except (ValueError, IndexError):
         return 0
 
 

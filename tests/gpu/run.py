@@ -126,7 +126,8 @@ def main():
     args = arguments()
     signal.signal(signal.SIGALRM, out_of_time)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children end on the way out
-    rows, machine = Rows(args), Machine(args.arch, args.libs)
+    rows = Rows(args)
+    machine = Machine(args.arch, args.libs, rows.left())
     rows.write(machine=machine.facts(), budget=args.budget)
     cases = json.loads((HERE / "cases.json").read_text())
     with tempfile.TemporaryDirectory() as work:
