@@ -96,12 +96,12 @@ bool check_target(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* Reports a missing compiler or runtime before time is spent and anything is written. */
+/* Reports a missing compiler or runtime, or an arch that is none, before time is spent and anything is written. */
 bool check_compiler(const Options *o, Diag *d)
 {
 	CodegenTarget c = target_options(o);
 	bool builds = !prints_ir(o) && !is_plan(o) && o->what.emit != EMIT_C;
-	return !builds || codegen_check_target(&c, d);
+	return builds ? codegen_check_target(&c, d) : codegen_check_arch(&c, d);
 }
 
 /* Checks the number of ranks for which a plan is requested. */

@@ -357,7 +357,7 @@ static bool measures_alone(const void *context, const char *name, const char **w
 {
 	(void)context;
 	*why = "by shardc calibrate without a model";
-	return str_is_choice("command|calibrate|compiler", name);
+	return str_is_choice("command|calibrate|compiler|architecture", name);
 }
 
 /* The exit status when there is no module: the input is wrong, or --check-passes found a wrong pass. */

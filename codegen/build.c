@@ -299,6 +299,15 @@ bool codegen_check_target(const CodegenTarget *o, Diag *d)
 	return ok;
 }
 
+bool codegen_check_arch(const CodegenTarget *o, Diag *d)
+{
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	bool ok = !codegen_cuda(o) || build_cuda_known(&b);
+	arena_free(a);
+	return ok;
+}
+
 bool codegen_multiplies(const CodegenTarget *o, DType t, Diag *d)
 {
 	static const char *const units[2][2] = {{"__AMX_BF16__", "__AVX512BF16__"}, {"__AMX_FP16__", "__AVX512FP16__"}};

@@ -43,7 +43,8 @@ char *build_output(Build *b, Args *args, pid_t *child);
 
 void build_cuda_open(Build *b);
 bool build_cuda_found(Build *b);    /* finds the runtime for the arch; false after a message */
-bool build_cuda_written(Build *b);  /* whether a text can be for the arch; false after a message */
+bool build_cuda_known(Build *b);    /* whether the arch is a GPU's, or has a runtime; false after a message */
+bool build_cuda_written(Build *b);  /* the same, and warns where there is no runtime for it */
 bool build_cuda_compiler(Build *b); /* checks that nvcc can be run; false after a message */
 Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object);
 Args build_cuda_link(Build *b, const char *const *object, int n, const char *output);

@@ -6,8 +6,8 @@
  * since machines with GPUs seldom have these libraries.
  *
  * A program is built for an arch that a runtime was built for, BUILD/lib/NAME/libshardrt.a; there is no other list of
- * arches.  Its text is written for any arch with the name of a GPU's, since the text is the same for all; what is
- * missing then is said when it is written and when its Makefile is run. */
+ * arches.  Its text is written, and planned, for any arch that is named as a GPU is; what is missing is said when it
+ * is written and when its Makefile is run. */
 #include "codegen/build.h"
 
 #include <dirent.h>
@@ -98,16 +98,22 @@ bool build_cuda_found(Build *b)
 	return found;
 }
 
+bool build_cuda_known(Build *b)
+{
+	bool known = is_gpu(b->arch) || (b->lib && !build_is_cpu(b->arch));
+	if (!known)
+		diag_error(b->d, "--arch", "\"%s\" is no GPU; expected a name as sm_80, sm_90a or sm_120a", b->arch);
+	return known;
+}
+
 bool build_cuda_written(Build *b)
 {
-	if (b->lib && !build_is_cpu(b->arch))
-		return true;
-	if (!is_gpu(b->arch))
-		diag_error(b->d, "--arch", "\"%s\" is no GPU; expected a name as sm_80, sm_90a or sm_120a", b->arch);
-	else
+	if (!build_cuda_known(b))
+		return false;
+	if (!b->lib)
 		diag_warn(b->d, "--arch", "there is no CUDA runtime for \"%s\" here (available: %s): the text is written, and "
 			"its Makefile needs one, make %s/libshardrt.a", b->arch, available(b), runtime_folder(b));
-	return is_gpu(b->arch);
+	return true;
 }
 
 static bool runs(Build *b, const char *program)

@@ -29,6 +29,9 @@ bool codegen_compile(const char *dir, const Module *m, const CodegenTarget *t, c
 /* Whether t's compiler and runtime exist.  Call it before anything is written. */
 bool codegen_check_target(const CodegenTarget *t, Diag *d);
 
+/* Whether a plan or a text can be for t's arch, if it is a GPU's; neither compiler nor runtime are asked for. */
+bool codegen_check_arch(const CodegenTarget *t, Diag *d);
+
 /* Whether the hook compiles and has the type that runtime/hook.h declares; the compiler's messages go to stderr. */
 bool codegen_check_hook(const Hook *h, const CodegenTarget *t, Diag *d);
 

@@ -130,6 +130,24 @@ static OnnxText *wide(void)
 	return m;
 }
 
+/* Two layers and a GELU between them, as in GPT-2; there are shapes only. */
+static OnnxText *gelu(void)
+{
+	OnnxText *m = model_new();
+	Buf node = node_text("/act/Gelu", "Gelu", "h", "a");
+	m->opset = 20;
+	m->ir_version = plain.ir_version;
+	attr_s(&node, "approximate", "tanh");
+	model_input(m, "x", FLOAT, "N,768");
+	model_external(m, "up.weight", "768,3072", "gone.bin", NULL, NULL);
+	model_external(m, "down.weight", "3072,768", "gone.bin", NULL, NULL);
+	model_op(m, "/up/MatMul", "MatMul", "x,up.weight", "h");
+	model_node(m, node);
+	model_op(m, "/down/MatMul", "MatMul", "a,down.weight", "y");
+	model_output(m, "y");
+	return m;
+}
+
 /* A table of 1,200,000 rows, 76,800,000 bytes, of which a sample reads one. */
 static OnnxText *table(void)
 {
@@ -349,6 +367,7 @@ static const Model models[] = {
 	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
 	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss), MODEL(ranges),
 	MODEL(lookup), MODEL(lookup_texts), MODEL(steps_first), MODEL(compared), MODEL(pairs),
+	MODEL(gelu),
 };
 
 /* ---- the commands ---- */
