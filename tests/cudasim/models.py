@@ -12,8 +12,7 @@ After STEPS steps of AdamW, as relative differences of norms:
             gradient of a small tensor shows here and nowhere else; 1e-4, 16 bits 1e-1
 Behind batch norms are kinks, where one rounding turns a gradient on or off (tests/parity/parity.py), and steps go
 apart: networks with them have a tiny rate.  MobileNetV2 at random is ill-conditioned: one forward pass of PyTorch in
-f32 is 1e-6 off f64, its gradient's norm is 1e3; it has bounds of its own.  In 16 bits the moments of networks with
-kinks are told alone: PyTorch's own are off by more than a tenth there.
+f32 is 1e-6 off f64, its gradient's norm is 1e3; it has bounds of its own.
 Numbers of collectives and bytes received are equal.  Streams run in an order by chance, another one in each run.
 
 usage: models.py SHARDC WORKDIR [--parts models,sharding] [--cases a,b] [--worlds 1,2] [--full] [--jobs 2] [--json FILE]
@@ -45,7 +44,13 @@ from matrix import Failed, command  # noqa: E402
 STEPS, LR, SMALL_LR = 3, 1e-3, 1e-6
 # of losses, weights, moments
 F32, HALVES = (1e-5, 1e-5, 1e-4), (2e-2, 2e-2, 1e-1)
-ILL_F32, KINK_HALVES = (5e-5, 5e-5, 2e-1), (2e-2, 2e-2, float("inf"))
+# Behind kinks in 16 bits: where two programs round a ReLU's input to different sides of 0, one has a gradient there and
+# the other has none.  Moments of ResNet-18 differed by 0.002 to 0.08 with weights and samples of eleven seeds: the bound
+# is three times that.
+KINK_HALVES = (2e-2, 2e-2, 2.5e-1)
+# MobileNetV2's moments in bf16 have next to nothing in common (2.5 at worst with three seeds): the bound, three times
+# that, holds their size alone; what is wrong with gradients shows in f32.
+ILL_F32, ILL_HALVES = (5e-5, 5e-5, 2e-1), (2e-2, 2e-2, 8)
 
 TEXT = dict(vocab_size=101)
 WIDE = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
@@ -223,8 +228,9 @@ class Case:
 def model_cases(root, names):
     for name in names:
         data = export_case(root, name)
-        ill, kinks = name == "mobilenetv2", CASES[name].batch_norm
-        for precision, bounds in (("f32", ILL_F32 if ill else F32), ("bf16", KINK_HALVES if kinks else HALVES)):
+        both = ((ILL_F32, ILL_HALVES) if name == "mobilenetv2" else (F32, KINK_HALVES) if CASES[name].batch_norm
+                else (F32, HALVES))
+        for precision, bounds in zip(("f32", "bf16"), both):
             yield Case(f"{name} {precision}", root / f"{name}.onnx", PRECISION[precision], data,
                        ["--lr", SMALL_LR if CASES[name].batch_norm else LR], [], bounds, 1)
 
