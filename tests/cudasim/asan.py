@@ -39,6 +39,8 @@ PROGRAMS = {
     "fp8": ("heads", [*ADAMW, "--param-dtype=bf16", "--matmul-dtype=fp8", "--bind=batch=4"], [[], [*NCCL, *PLAIN]],
             "matmul_f8"),
     "masks": ("padded", CUDNN, [["--print-plan"], PLAIN], " = attention_grad ", "cudnn:attention_grad with a mask, engine 5"),
+    "masks of numbers": ("distant", CUDNN, [["--print-plan"]], " = attention_grad ",
+                         "cudnn:attention_grad with a mask, engine 5"),
     "grouped": ("grouped", CUDNN, [["--print-plan"], ["CUDASIM_ARCH=100"]], "library=1", "cudnn:attention_grad, engine 5"),
     "rows": ("rows", [*ADAMW, "--param-dtype=bf16"], [[]], "reduce_sum"),
     "tuned": ("gpt", ["--optimizer=adamw"], [["tune"], ["tune", *PLAIN]], " = matmul ", "products were measured, 0 were known"),
