@@ -19,6 +19,7 @@ enum { DRIVER = 13000, MULTIPROCESSORS = 132 };
 
 static thread_local cudaError_t last_error;
 static thread_local int device;
+static int last_device; /* that a thread has chosen: of a rank its own */
 static bool began, forked;
 
 void sim_die(const char *fmt, ...)
@@ -31,6 +32,11 @@ void sim_die(const char *fmt, ...)
 	fputc('\n', stderr);
 	fflush(stderr);
 	abort();
+}
+
+int sim_device(void)
+{
+	return last_device;
 }
 
 long long sim_setting(const char *name, long long otherwise)
@@ -141,7 +147,7 @@ cudaError_t cudaSetDevice(int d)
 	sim_enter("cudaSetDevice");
 	if (d < 0 || d >= devices())
 		return sim_error(cudaErrorInvalidDevice);
-	device = d;
+	device = last_device = d;
 	return cudaSuccess;
 }
 

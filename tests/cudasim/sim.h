@@ -40,7 +40,7 @@ struct SimLock {
 /* Runs whatever is ready, once, and says whether something was: for calls that poll. */
 bool sim_progress(void);
 
-/* One number in [0, n) of the seeded sequence. */
+/* One number in [0, n) of the seeded sequence, which differs between devices, and so between ranks. */
 unsigned sim_random(unsigned n);
 
 /* ---- between the files of the emulation ---- */
@@ -54,6 +54,7 @@ bool sim_device_memory(const void *p, size_t bytes); /* device or managed memory
 void sim_enter(const char *call);              /* every call of the API begins so */
 cudaError_t sim_error(cudaError_t e);          /* remembers it */
 int sim_arch(void);                            /* 90 */
+int sim_device(void);                          /* that this process has chosen last */
 long long sim_setting(const char *name, long long otherwise);
 /* stream.cpp */
 void sim_not_capturing(const char *call);      /* dies if a stream is being captured */

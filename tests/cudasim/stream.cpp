@@ -342,8 +342,10 @@ NodePtr join(CUstream_st *s, const std::string &name, const std::vector<NodePtr>
 
 unsigned sim_random(unsigned n)
 {
-	if (!random_state)
+	if (!random_state) {
 		random_state = (unsigned long long)sim_setting("CUDASIM_SEED", 1) * 0x9E3779B97F4A7C15u + 1;
+		random_state += (unsigned long long)sim_device() * 0xBF58476D1CE4E5B9u;
+	}
 	if (n < 2)
 		return 0;
 	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
