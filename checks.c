@@ -72,7 +72,9 @@ bool check_apart(const Options *o, const char *option, const char *path, Diag *d
 	return true;
 }
 
-/* Refuses options that belong to the other target. */
+enum { OLDEST = 80, FIRST_F8 = 89 }; /* of the GPUs: for which there are kernels; that multiply 8-bit floats */
+
+/* Refuses options that belong to the other target, and GPUs that lack what they ask for. */
 bool check_target(const Options *o, Diag *d)
 {
 	int before = d->errors;
@@ -84,8 +86,10 @@ bool check_target(const Options *o, Diag *d)
 		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
 	if (!options_cuda(o) && o->given.attention)
 		diag_error(d, "--attention", "which kernels compute it is a choice of GPUs: it wants --target=cuda");
-	int sm = o->target.arch && !strncmp(o->target.arch, "sm_", 3) ? atoi(o->target.arch + 3) : 90;
-	if (options_cuda(o) && o->precision.matmul_dtype == MATMUL_FP8 && sm < 89)
+	if (options_cuda(o) && options_sm(o) < OLDEST)
+		diag_error(d, "--arch", "\"%s\" is an older GPU than kernels are written for: they want sm_80 or later",
+			o->target.arch);
+	else if (options_cuda(o) && o->precision.matmul_dtype == MATMUL_FP8 && options_sm(o) < FIRST_F8)
 		diag_error(d, "--matmul-dtype", "--arch=%s has no products of 8-bit floats: fp8 wants sm_90a or later "
 			"(sm_89 has them, too); leave it out, and products are computed in --param-dtype", o->target.arch);
 	const CommInfo *comm = &comm_info[o->sharding.comm];

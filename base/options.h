@@ -4,6 +4,7 @@
 #ifndef SHARDC_BASE_OPTIONS_H
 #define SHARDC_BASE_OPTIONS_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/communicators.h"
@@ -64,6 +65,14 @@ static inline bool options_reads_text(const Options *o)
 /* Whether the command is shardc run: no loss and no training, only section eval, made from the forward. */
 static inline bool options_infer(const Options *o) { return o->command == COMMAND_RUN; }
 static inline bool options_cuda(const Options *o) { return o->target.target == TARGET_CUDA; }
+/* The compute capability of --arch, 90 of "sm_90a"; that of Hopper where the name has none, as the emulation's, or no
+ * number of two digits, which is refused later. */
+static inline int options_sm(const Options *o)
+{
+	const char *arch = o->target.arch;
+	int sm = arch && !strncmp(arch, "sm_", 3) ? atoi(arch + 3) : 0;
+	return sm < 10 ? 90 : sm;
+}
 /* Whether the program has a plan for each of several sizes. */
 static inline bool options_sizes(const Options *o)
 {

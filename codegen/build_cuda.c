@@ -73,8 +73,6 @@ static const char *available(Build *b)
 	return *list ? list : "none (make cuda builds them)";
 }
 
-enum { OLDEST = 80 }; /* of the GPUs for which kernels compile */
-
 /* "sm_90a": sm_, digits, and perhaps a letter. */
 static bool is_gpu(const char *arch)
 {
@@ -85,8 +83,7 @@ static bool is_gpu(const char *arch)
 
 static const char *how_to_build(Build *b)
 {
-	bool can = is_gpu(b->arch) && atoi(b->arch + strlen("sm_")) >= OLDEST;
-	return can ? arena_printf(b->a, " (make cuda CUDA_ARCHES=%s builds it)", b->arch) : "";
+	return is_gpu(b->arch) ? arena_printf(b->a, " (make cuda CUDA_ARCHES=%s builds it)", b->arch) : "";
 }
 
 bool build_cuda_found(Build *b)
@@ -112,7 +109,7 @@ bool build_cuda_written(Build *b)
 		return false;
 	if (!b->lib)
 		diag_warn(b->d, "--arch", "there is no CUDA runtime for \"%s\" here (available: %s): the text is written, and "
-			"its Makefile needs one, make %s/libshardrt.a", b->arch, available(b), runtime_folder(b));
+			"its Makefile needs one%s", b->arch, available(b), how_to_build(b));
 	return true;
 }
 
@@ -229,7 +226,7 @@ static void put_needs(Buf *out)
 		{"command -v", "$(firstword $(NVCC))", "PATH", "install the CUDA Toolkit, or make NVCC=PATH"},
 		{"test -f $(INCLUDE)/", "runtime/shardrt.h", "$(INCLUDE)", "it is in the tree of shardc, or in "
 			"PREFIX/lib/shardc/include: make INCLUDE=FOLDER"},
-		{"test -f $(LIB)/", "libshardrt.a", "$(LIB)", "make BUILD/lib/$(ARCH)/libshardrt.a in the tree of shardc "
+		{"test -f $(LIB)/", "libshardrt.a", "$(LIB)", "make cuda CUDA_ARCHES=$(ARCH) in the tree of shardc "
 			"builds it; then make LIB=FOLDER"},
 	};
 	buf_printf(out, "needs:\n");

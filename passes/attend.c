@@ -17,7 +17,8 @@
 
 #include "kernels/cuda/work.h"
 
-enum { MULTIPLE = 8, LONGEST = 128 };
+/* WITHOUT_GRADIENTS: from such GPUs on cuDNN has none whose bits are the same each time. */
+enum { MULTIPLE = 8, LONGEST = 128, WITHOUT_GRADIENTS = 100 };
 
 /* The heads of operand `at` and on, q, k and v. */
 typedef struct Heads { int64_t t, s, d, dv; } Heads;
@@ -87,7 +88,7 @@ const char *attend_own(const Op *op)
 	if (attr_get_int(op->attrs, "library", 0))
 		return NULL;
 	return why ? why : op_in(op, grad + 3) ? "cuDNN takes masks with --attention=cudnn alone"
-		: grad ? "cuDNN computes gradients with --attention=cudnn alone"
+		: grad ? "cuDNN computes gradients with --attention=cudnn alone, and not from sm_100 on"
 		: "--attention=own, or pass attend was not run";
 }
 
@@ -109,7 +110,8 @@ bool pass_attend(Module *m, const Options *o, Diag *d)
 			served++;
 			bool asked = grad || op_in(op, grad + 3);
 			masked += op_in(op, grad + 3) != NULL;
-			if (o->target.attention == ATTENTION_OWN || (asked && o->target.attention != ATTENTION_CUDNN))
+			if (o->target.attention == ATTENTION_OWN || (asked && o->target.attention != ATTENTION_CUDNN)
+					|| (grad && options_sm(o) >= WITHOUT_GRADIENTS))
 				continue;
 			op->attrs = attr_int(m, op->attrs, mark, 1);
 			forward += !grad;

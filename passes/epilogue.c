@@ -85,11 +85,12 @@ static Where cheapest(Module *m, Follower what, bool in_product, const Type *t, 
 	return epilogue_where(&epilogue_rates[epilogue_target(o)], what, may, t);
 }
 
-/* Whether the product of its operand is to compute op.  Pass fp8 comes after fuse, which asks as well. */
+/* Whether the product of its operand is to compute op.  Pass fp8 comes after fuse, which asks as well, so products that
+ * it may take have none. */
 static bool is_for_product(Module *m, const Op *op, const Options *o)
 {
 	bool grad = op->kind == OP_GELU_GRAD, served = grad ? takes_gelu_grad(op) : takes_gelu(op);
-	return served && o->precision.matmul_dtype != MATMUL_FP8
+	return served && (o->precision.matmul_dtype != MATMUL_FP8 || !fp8_fits(op_in(op, grad)->op))
 		&& cheapest(m, grad ? OF_GELU_GRAD : OF_GELU, true, &op->out[0]->type, o) == IN_PRODUCT;
 }
 

@@ -21,10 +21,9 @@ static const Row row[FOLLOWERS][WHERES] = {
 EpilogueTarget epilogue_target(const Options *o)
 {
 	enum { HOPPER = 90 };
-	const char *arch = o->target.arch ? o->target.arch : "";
 	if (!options_cuda(o))
 		return EPILOGUE_ON_CPU;
-	return !strncmp(arch, "sm_", 3) && atoi(arch + 3) < HOPPER ? EPILOGUE_ON_AMPERE : EPILOGUE_ON_HOPPER;
+	return options_sm(o) < HOPPER ? EPILOGUE_ON_AMPERE : EPILOGUE_ON_HOPPER;
 }
 
 EpilogueCost epilogue_cost(const EpilogueRates *r, Follower what, Where where, const Type *t)

@@ -79,8 +79,7 @@ static const Op *weight_of(const Op *op)
 	return w->type.rank == 2 && !attr_get_int(op->attrs, "ta", 0) ? shown_param(w) : NULL;
 }
 
-/* Whether operands and result lie as products of 8 bits want them. */
-static bool fits(const Op *op)
+bool fp8_fits(const Op *op)
 {
 	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
 	bool ta = attr_get_int(op->attrs, "ta", 0);
@@ -171,7 +170,8 @@ static intptr_t standing(const Fp8 *f, const Symbol *s)
 static void note_weights(Fp8 *f, const Op *op)
 {
 	const Op *view = weight_of(op);
-	intptr_t how = !fits(op) || is_output(f, op->out[0]) ? LEFT : attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN;
+	intptr_t how = !fp8_fits(op) || is_output(f, op->out[0]) ? LEFT
+		: attr_get_int(op->attrs, "tb", 0) ? TRANSPOSED : PLAIN;
 	for (int64_t i = 0; i < op_n_params(view); i++) {
 		const Symbol *s = i ? view->sym->unit->params[view->sym->member + i] : view->sym;
 		intptr_t was = standing(f, s);
@@ -214,7 +214,8 @@ static bool is_product(const Op *op)
 static bool chooses_gradient(Fp8 *f, const Op *op, DType to[2])
 {
 	return is_product(op) && op->section == SEC_BACKWARD && !weight_of(op) && attr_get_int(op->attrs, "ta", 0)
-		&& fits(op) && (op->kind == OP_ACCUMULATE || ptrmap_get(f->collected, op->out[0])) && find_gradient(f, op, to);
+		&& fp8_fits(op) && (op->kind == OP_ACCUMULATE || ptrmap_get(f->collected, op->out[0]))
+		&& find_gradient(f, op, to);
 }
 
 /* The same of a product by a weight; where weights are multiplied with each other it is a gradient, too, and later
@@ -226,7 +227,7 @@ static bool chooses_weight(Fp8 *f, const Op *op, DType to[2])
 		return false;
 	intptr_t how = standing_of(f, view);
 	Value *x = tensor_of(op_in(op, 0));
-	if (how == UNSEEN || how == LEFT || !fits(op)) {
+	if (how == UNSEEN || how == LEFT || !fp8_fits(op)) {
 		f->left++;
 		if (op->section == SEC_BACKWARD)
 			ptrmap_put(f->left_grad, x, x);
@@ -406,7 +407,7 @@ static void leave_others(Fp8 *f, const Op *op)
 {
 	for (int i = 0; i < op->n_in; i++) {
 		const Op *param = op_in(op, i) ? shown_param(op_in(op, i)) : NULL;
-		bool weight = param && i == 1 && op->kind == OP_MATMUL && weight_of(op) == param && fits(op);
+		bool weight = param && i == 1 && op->kind == OP_MATMUL && weight_of(op) == param && fp8_fits(op);
 		if (param && !weight && !op_is_param_cast(op))
 			ptrmap_put(f->weight, param->sym, (void *)(intptr_t)LEFT);
 	}

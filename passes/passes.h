@@ -60,6 +60,8 @@ const char *unit_cast(Module *m, const Unit *u);
 /* fp8.c: finds the weights, f32 at rest, which only products read that pass fp8 would give 8-bit floats.  Pass units
  * gives them flats of their own. */
 void fp8_weights(Module *m, PtrMap *found);
+/* Whether operands and result of a product lie as products of 8-bit floats want them. */
+bool fp8_fits(const Op *op);
 /* fp8_gather.c: makes flats that are marked for it (Unit.f8) gathered in e4m3, where all products read them so. */
 void fp8_gather(Module *m, Diag *d);
 

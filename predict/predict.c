@@ -98,6 +98,15 @@ static bool copies(const Module *m)
 	return false;
 }
 
+static bool multiplies_f8(const Module *m)
+{
+	for (int s = SEC_FORWARD; s <= SEC_BACKWARD; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_MATMUL_F8)
+				return true;
+	return false;
+}
+
 bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d)
 {
 	const Train *t = ir_train(m);
@@ -111,6 +120,8 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *
 			"host.bandwidth", leave_out},
 		{copies(m) && !machine->of[MACHINE_HOST], "--offload-acts on a machine whose file has no host.bandwidth",
 			leave_out},
+		{multiplies_f8(m) && machine->cuda && !machine->of[MACHINE_FLOPS_F8], "--matmul-dtype=fp8 on a machine whose "
+			"GPUs have no products of 8-bit floats (its flops.f8 is 0)", leave_out},
 		{t->check_nan, "checks of --check-nan", leave_out},
 		{t->hook.file, "calls of the function of --comm-hook", leave_out},
 		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi",

@@ -11,7 +11,8 @@ static double peak(const Machine *m, const Work *w, bool tf32)
 	switch (w->dtype) {
 	case DT_BF16: return m->of[MACHINE_FLOPS_BF16];
 	case DT_F16: return m->of[MACHINE_FLOPS_F16];
-	case DT_E4M3: return m->of[MACHINE_FLOPS_BF16] * (m->cuda ? 2 : 1); /* CPUs compute them in bf16 */
+	case DT_E4M3: return !m->cuda ? m->of[MACHINE_FLOPS_BF16] /* in which CPUs compute them */
+		: m->of[MACHINE_FLOPS_F8] >= 0 ? m->of[MACHINE_FLOPS_F8] : 2 * m->of[MACHINE_FLOPS_BF16];
 	case DT_F64: return m->of[MACHINE_FLOPS_F32] / 2;
 	default: return m->of[m->cuda && tf32 ? MACHINE_FLOPS_TF32 : MACHINE_FLOPS_F32];
 	}
