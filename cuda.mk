@@ -109,6 +109,11 @@ $(CUDNN_TEST)/libcuda.so.1: tests/cudnn/driver.c
 # ---- the kit for a machine with a GPU ----
 
 GPU_ARCH ?= sm_90a
+ifneq ($(filter gpu-kit,$(MAKECMDGOALS)),)
+ifeq ($(filter $(GPU_ARCH),$(CUDA_ARCHES))$(wildcard $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so),)
+$(error there is no runtime for $(GPU_ARCH): make gpu-kit GPU_ARCH=$(GPU_ARCH) CUDA_ARCHES=$(GPU_ARCH) builds it, too)
+endif
+endif
 ## gpu-kit: BUILD/gpu-kit.tar.xz for a machine with a GPU (GPU_ARCH) and PyTorch: tests, and steps beside PyTorch's
 gpu-kit: all $(BUILD)/lib/$(GPU_ARCH)/kernel-tests $(BUILD)/lib/$(GPU_ARCH)/micro $(BUILD)/lib/$(GPU_ARCH)/libshardrt_nccl.so $(VENV)/ready
 	$(PYTHON) tests/gpu/kit.py $(BUILD)/shardc $(BUILD)/gpu-kit --arch $(GPU_ARCH) $(GPU_KIT)

@@ -21,11 +21,13 @@ PEERS = ["eager", "compile", "fsdp"]  # all others are our programs; tuned: with
 
 def read(path):
     """Its rows; a killed run may leave a line that is none."""
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError:
-            pass
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def latest(rows):
@@ -242,7 +244,11 @@ def report(rows):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("rows", type=pathlib.Path, nargs="+", help="of one machine, the oldest first")
-    print(report(latest(r for path in p.parse_args().rows for r in read(path))))
+    try:
+        rows = [r for path in p.parse_args().rows for r in read(path)]
+    except OSError as e:
+        p.error(f"{e.filename}: {e.strerror}")
+    print(report(latest(rows)))
 
 
 if __name__ == "__main__":

@@ -295,8 +295,10 @@ def main():
     p.add_argument("--arch", default="sm_90a")
     p.add_argument("--nvcc")
     p.add_argument("--tiny", action="store_true", help="models of a few thousand parameters, to try the scripts")
-    p.add_argument("--program", help="the only one to make, to try this script in little time")
+    p.add_argument("--program", choices=[*(c["name"] for c in CHECKS), *BENCHES], metavar="NAME", help="the only one to make, to try this script in little time")
     args = p.parse_args()
+    if not pathlib.Path(args.shardc).is_file():
+        p.error(f"there is no {args.shardc}")
     args.out = args.out.resolve()
     with tempfile.TemporaryDirectory() as work:
         kit = Kit(args, pathlib.Path(work))

@@ -48,8 +48,11 @@ class Rows:
     def __init__(self, args):
         self.end = time.monotonic() + args.budget - RESERVE
         self.only, self.parts, self.count = args.only, args.part, {True: 0, False: 0, None: 0}
-        args.out.mkdir(parents=True, exist_ok=True)
-        self.file = open(args.out / "rows.jsonl", "a")
+        try:
+            args.out.mkdir(parents=True, exist_ok=True)
+            self.file = open(args.out / "rows.jsonl", "a")
+        except OSError as e:
+            refuse(f"--out: {e.filename}: {e.strerror}")
         # Between calls: a line that a killed one did not end is ended.
         self.file.write("\n" * (self.file.tell() > 0))
 
@@ -61,10 +64,13 @@ class Rows:
         self.file.flush()
         os.fsync(self.file.fileno())
 
+    def wants(self, part, name):
+        return part in self.parts and (not self.only or self.only in name)
+
     def do(self, part, name, limit, function, *args):
         """function returns what is to be said, or that and a dict of figures; limit is in seconds, and none of a check that
         alone is asked for."""
-        if part not in self.parts or (self.only and self.only not in name):
+        if not self.wants(part, name):
             return
         begin, left = time.monotonic(), self.left()
         limit = left if name == self.only else min(limit, left)
@@ -91,6 +97,16 @@ class Rows:
             end_children()
 
 
+class Names:
+    """Takes the place of Rows: lists the part and name of each check, and does none."""
+
+    def __init__(self):
+        self.listed = []
+
+    def do(self, part, name, *_):
+        self.listed.append((part, name))
+
+
 def everything(rows, check, bench, rounds):
     parity, kernels, more = Parity(bench), Kernels(bench), range(1, rounds)
     check.correctness(rows)
@@ -109,35 +125,86 @@ def everything(rows, check, bench, rounds):
     check.sanitizers(rows)
 
 
+def refuse(text):
+    print(f"{HERE.name}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def refuse_no_checks(rows, *sides):
+    """Ends where the flags select no check."""
+    names = Names()
+    everything(names, *sides)
+    if not any(rows.wants(*check) for check in names.listed):
+        listed = [f"  {part}: " + "; ".join(name for p, name in names.listed if p == part) for part in "ABC"]
+        refuse("\n".join([f'--only: no check of part {" or ".join(rows.parts)} has "{rows.only}" in its name; there are',
+                          *listed]))
+
+
+def seconds(text):
+    value = float(text)
+    if not 0 < value <= 1e6:  # neither is true of NaN
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 (at most 1e6) is expected, not {text}")
+    return value
+
+
+def count(text):
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is expected, not {text}")
+    return int(text)
+
+
+def folder(text):
+    if not pathlib.Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return text
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--budget", type=float, default=480, metavar="SECONDS", help="when all must have ended (480)")
+    p.add_argument("--budget", type=seconds, default=480, metavar="SECONDS", help="when all must have ended (480)")
     p.add_argument("--part", default="ABC", choices=["A", "B", "C"], help="one part (default: all, in order)")
     p.add_argument("--only", help="checks whose name contains TEXT; one whose name it is may take all the time")
     p.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of rows.jsonl")
-    p.add_argument("--rounds", type=int, default=3, help="of ours and PyTorch's, alternating")
-    p.add_argument("--steps", type=int, default=20, help="timed steps of a round")
+    p.add_argument("--rounds", type=count, default=3, help="of ours and PyTorch's, alternating")
+    p.add_argument("--steps", type=count, default=20, help="timed steps of a round")
     p.add_argument("--arch", help="whose programs run (default: the GPU's)")
-    p.add_argument("--libs", action="extend", nargs="+", default=[], metavar="FOLDER", help="where NVIDIA's libraries are")
+    p.add_argument("--libs", type=folder, action="extend", nargs="+", default=[], metavar="FOLDER",
+                   help="where NVIDIA's libraries are")
     return p.parse_args()
 
 
+def end_by_signal(number, _):
+    sys.exit(128 + number)  # children end on the way out
+
+
+def read_cases():
+    """What kit.py wrote beside the programs."""
+    missing = [name for name in ("cases.json", "bin/*") if not any(HERE.glob(name))]
+    if missing:
+        sys.exit(f"{HERE.name}: {HERE} has no {' and no '.join(missing)}: make gpu-kit makes a folder that has all")
+    return json.loads((HERE / "cases.json").read_text())
+
+
 def main():
-    args = arguments()
+    args, cases = arguments(), read_cases()
     signal.signal(signal.SIGALRM, out_of_time)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children end on the way out
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # below nohup it stays ignored
+            signal.signal(number, end_by_signal)
     rows = Rows(args)
     machine = Machine(args.arch, args.libs, rows.left())
-    rows.write(machine=machine.facts(), budget=args.budget)
-    cases = json.loads((HERE / "cases.json").read_text())
     with tempfile.TemporaryDirectory() as work:
         check = Check(machine, cases["checks"], pathlib.Path(work))
         bench = Bench(machine, cases["benches"], pathlib.Path(work), args.steps)
+        refuse_no_checks(rows, check, bench, args.rounds)
+        rows.write(machine=machine.facts(), budget=args.budget)
         if not machine.gpus:
             try:
                 limited(max(rows.left(), 1), wants_gpu, machine,
                         [[check.program(c), *check.flags(c, os.devnull, 1)] for c in check.cases])
             except OutOfTime:
+                pass
+            finally:
                 end_children()
         everything(rows, check, bench, args.rounds)
     passed, failed, rest = (rows.count[ok] for ok in (True, False, None))
