@@ -81,7 +81,7 @@ static const char text[] = "module \"m\" level=SHARD batch=2 {\n"
 	"  bf16, 2 x 2 heads of 8, 128 x 128: forward 1 x own (its rows do not begin at multiples of 16 bytes)\n"
 #define BY_CHOICE "--attention=own, or pass attend was not run"
 #define BY_MASK "cuDNN takes masks with --attention=cudnn alone"
-#define BY_GRADIENT "cuDNN computes gradients with --attention=cudnn alone"
+#define BY_GRADIENT "cuDNN computes gradients with --attention=cudnn alone, and not from sm_100 on"
 #define TILES "own (a gradient behind a mask wants rows and keys in multiples of 128)"
 static const char *const expected[] = {
 	[ATTENTION_AUTO] = HEAD
