@@ -47,7 +47,7 @@ size_t k_dnn_version(void); /* 92801: cuDNN 9.28.1 */
 
 /* ---- tuning (tune.cu): between these two, products that are created take the algorithms that were measured ---- */
 
-typedef struct KTuned { int measured, known, unmeasured; } KTuned; /* products */
+typedef struct KTuned { int measured, known, unmeasured /* products */, not_understood /* lines */; } KTuned;
 /* known: what k_tune_end returned in an earlier run, "": nothing; it must live until k_tune_end.  Products that it
  * lacks are run on k_stream, in device memory that is freed again, after a call of `progress`; where that is NULL, or
  * there is no memory for their operands, they take what the library proposes first, and count as unmeasured.  False,
@@ -56,6 +56,10 @@ typedef void KTuneProgress(void *context);
 bool k_tune_begin(const char *known, KTuneProgress *progress, void *context);
 /* The lines of all products that were created, and the others of `known`; the caller frees them. */
 char *k_tune_end(KTuned *counts);
+/* What a file is to say whose text is `now`: its lines, and those of `own`, which k_tune_end returned, of products that
+ * it lacks, or has in the very lines of `known` that this run did not take.  NULL: `now` is of another GPU or library.
+ * The caller frees it. */
+char *k_tune_merge(const char *own, const char *known, const char *now);
 
 /* On k_stream, as k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);

@@ -17,7 +17,7 @@ static struct {
 	bool on;
 	KTuneProgress *progress;
 	void *context;
-	const char *known;     /* lines of an earlier run */
+	const char *known;     /* header and lines of earlier runs, or "" */
 	FILE *out;             /* lines of this run */
 	char *text;
 	size_t bytes;
@@ -25,6 +25,50 @@ static struct {
 } tune;
 
 /* ---- text: a header, then "PRODUCT = ALGORITHM, MICROSECONDS of each proposal" ---- */
+
+static const char *next_line(const char *at)
+{
+	at += strcspn(at, "\n");
+	return at + (*at == '\n');
+}
+
+/* Whether times end a line as put_line writes them: "", or ", us " and numbers with one digit behind the point. */
+static bool are_times(const char *at, const char *end)
+{
+	static const char digits[] = "0123456789";
+	for (const char *before = ", us "; at < end; before = " ") {
+		if (strncmp(at, before, strlen(before)))
+			return false;
+		at += strlen(before);
+		size_t whole = strspn(at, digits);
+		if (whole && at[whole] == '.' && strspn(at + whole + 1, digits) == 1)
+			at += whole + 2;
+		else if (*at++ != '-')
+			return false;
+	}
+	return at == end;
+}
+
+/* Bytes of the key that the line begins with; 0 for a line that is not as put_line writes it, which counts for
+ * nothing. */
+static size_t key_bytes(const char *line)
+{
+	const size_t digits = 2 * sizeof(cublasLtMatmulAlgo_t);
+	size_t n = strcspn(line, "\n");
+	const char *key_end = (const char *)memmem(line, n, KEY_ENDS, strlen(KEY_ENDS));
+	const char *algo = key_end ? key_end + strlen(KEY_ENDS) : NULL;
+	bool ok = algo && strspn(algo, "0123456789abcdef") == digits && are_times(algo + digits, line + n);
+	return ok ? (size_t)(algo - line) : 0;
+}
+
+/* The rest of the line with this key of n bytes; NULL: there is none. */
+static const char *line_of(const char *text, const char *key, size_t n)
+{
+	for (const char *at = text; *at; at = next_line(at))
+		if (!strncmp(at, key, n) && key_bytes(at) == n)
+			return at + n;
+	return NULL;
+}
 
 static void put_header(char *to, size_t room)
 {
@@ -45,46 +89,63 @@ bool k_tune_begin(const char *known, KTuneProgress *progress, void *context)
 	tune.on = true;
 	tune.progress = progress;
 	tune.context = context;
-	tune.known = *known ? known + strlen(header) : known;
+	tune.known = known;
 	tune.out = open_memstream(&tune.text, &tune.bytes);
 	if (!tune.out)
 		k_fail("out of memory for choices of products");
 	fputs(header, tune.out);
+	fflush(tune.out); /* into tune.text */
+	for (const char *at = *known ? next_line(known) : known; *at; at = next_line(at))
+		tune.counts.not_understood += !key_bytes(at);
 	return true;
 }
 
-/* The rest of the line that begins with the key; NULL: there is none. */
-static const char *line_of(const char *text, const char *key)
+static bool same_line(const char *a, const char *b)
 {
-	for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
-		if (!strncmp(at, key, strlen(key)))
-			return at + strlen(key);
-	return NULL;
+	size_t n = strcspn(a, "\n");
+	return strcspn(b, "\n") == n && !memcmp(a, b, n);
+}
+
+static void put_rest(FILE *out, const char *line)
+{
+	fprintf(out, "%.*s\n", (int)strcspn(line, "\n"), line);
+}
+
+char *k_tune_merge(const char *own, const char *known, const char *now)
+{
+	char *text = NULL;
+	size_t bytes, n;
+	if (*now && !same_line(own, now))
+		return NULL;
+	FILE *out = open_memstream(&text, &bytes);
+	if (!out)
+		k_fail("out of memory for choices of products");
+	put_rest(out, own);
+	for (const char *at = own; *at; at = next_line(at)) {
+		if (!(n = key_bytes(at)))
+			continue;
+		const char *new_one = line_of(now, at, n), *old = new_one ? line_of(known, at, n) : NULL;
+		fprintf(out, "%.*s", (int)n, at);
+		put_rest(out, new_one && !(old && same_line(old, new_one)) ? new_one : at + n);
+	}
+	for (const char *at = now; *at; at = next_line(at))
+		if ((n = key_bytes(at)) && !line_of(own, at, n))
+			put_rest(out, at);
+	if (fclose(out))
+		k_fail("out of memory for choices of products");
+	return text;
 }
 
 /* Lines of products that this program does not have are kept for those that do. */
-static void keep_others(void)
-{
-	const char *next;
-	for (const char *at = tune.known; *at; at = next) {
-		size_t n = strcspn(at, "\n");
-		const char *end = (const char *)memmem(at, n, KEY_ENDS, strlen(KEY_ENDS));
-		next = at + n + (at[n] == '\n');
-		char *key = end ? strndup(at, (size_t)(end - at) + strlen(KEY_ENDS)) : NULL;
-		if (key && !line_of(tune.text, key))
-			fprintf(tune.out, "%.*s\n", (int)n, at);
-		free(key);
-	}
-}
-
 char *k_tune_end(KTuned *counts)
 {
-	keep_others();
 	if (fclose(tune.out))
 		k_fail("out of memory for choices of products");
+	char *text = k_tune_merge(tune.text, tune.known, tune.known);
+	free(tune.text);
 	tune.on = false;
 	*counts = tune.counts;
-	return tune.text;
+	return text;
 }
 
 bool tune_on(void) { return tune.on; }
@@ -119,15 +180,16 @@ static void key_of(const KMatmulDesc *d, char *to, size_t room)
 		d->add ? ", add" : "", epilogues[d->epilogue], (long long)d->apart, (long long)d->work_bytes);
 }
 
-static bool read_algo(const char *line, cublasLtMatmulAlgo_t *algo)
+/* Of the digits that key_bytes has seen. */
+static cublasLtMatmulAlgo_t read_algo(const char *line)
 {
-	unsigned char *to = (unsigned char *)algo;
-	if (strspn(line, "0123456789abcdef") != 2 * sizeof *algo)
-		return false;
-	for (size_t i = 0; i < sizeof *algo; i++, line += 2)
-		if (sscanf(line, "%2hhx", to + i) != 1)
-			return false;
-	return true;
+	cublasLtMatmulAlgo_t algo;
+	unsigned char *to = (unsigned char *)&algo;
+	for (size_t i = 0; i < sizeof algo; i++, line += 2) {
+		const char two[] = {line[0], line[1], '\0'};
+		to[i] = (unsigned char)strtol(two, NULL, 16);
+	}
+	return algo;
 }
 
 /* n: times that were measured, 0 for a product that could not be; "-" for a proposal that could not be run. */
@@ -290,10 +352,12 @@ static int quickest(const float *us, int n)
 /* Takes what the line names; false: there is none, or the library does not take it for this product. */
 static bool take_line(KPrim *p, const char *line)
 {
-	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulHeuristicResult_t r = {};
-	if (!line || !read_algo(line, &algo) || cublasLtMatmulAlgoCheck(prim_lt(), p->lt.op, p->lt.b, p->lt.a, p->lt.y,
-		p->lt.y, &algo, &r) != CUBLAS_STATUS_SUCCESS)
+	if (!line)
+		return false;
+	cublasLtMatmulAlgo_t algo = read_algo(line);
+	if (cublasLtMatmulAlgoCheck(prim_lt(), p->lt.op, p->lt.b, p->lt.a, p->lt.y, p->lt.y, &algo, &r) !=
+		CUBLAS_STATUS_SUCCESS)
 		return false;
 	r.algo = algo; /* the check sets all but this */
 	bool may = matmul_may_take(p, &r);
@@ -309,11 +373,12 @@ void tune_choose(KPrim *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 	int64_t work = 0;
 	Trial t;
 	key_of(&p->matmul, key, sizeof key);
-	if (take_line(p, line_of(tune.text, key)))
+	if (take_line(p, line_of(tune.text, key, strlen(key))))
 		return;
-	const char *line = line_of(tune.known, key);
+	const char *line = line_of(tune.known, key, strlen(key));
 	if (take_line(p, line)) {
-		fprintf(tune.out, "%s%.*s\n", key, (int)strcspn(line, "\n"), line);
+		fputs(key, tune.out);
+		put_rest(tune.out, line);
 		fflush(tune.out);
 		tune.counts.known++;
 		return;

@@ -4,8 +4,11 @@
  * Rank 0 takes what the file says, measures what it lacks while its products are created, and writes the file; the
  * other ranks then take the same choices.  So all ranks, and all later runs, compute the same bits. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/unfinished.h"
@@ -17,19 +20,80 @@ static void put_text(FILE *f, const void *text)
 	fputs(text, f);
 }
 
-/* What the file says; "" where there is none, which is made, so that a folder that cannot be written is known before
- * anything is measured.  NULL after a message. */
-static char *read_known(Rt *rt, const char *path, Diag *d)
+/* Waits until no other program writes the file, which is made if there is none, and locks it; -1 after a message.  A
+ * write puts another file in the place of the one that was locked: who has waited for that one opens the new one. */
+static int lock_file(const char *path, Diag *d)
+{
+	for (;;) {
+		struct stat locked, there;
+		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), failed = 0;
+		if (fd < 0 && errno == EACCES) /* a file that may only be read can be locked, too, but not on NFS */
+			fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0) {
+			diag_unwritten(d, path);
+			return -1;
+		}
+		while ((failed = flock(fd, LOCK_EX)) && errno == EINTR) {}
+		if (failed)
+			diag_note(d, path, "cannot be locked (%s): results of other programs that write it now may be lost",
+				strerror(errno));
+		bool same = !fstat(fd, &locked) && !stat(path, &there) && locked.st_ino == there.st_ino &&
+			locked.st_dev == there.st_dev;
+		if (failed || same)
+			return fd;
+		close(fd);
+	}
+}
+
+/* What the file says, with ends of lines as on Unix; NULL after a message. */
+static char *read_file(Rt *rt, const char *path, Diag *d)
 {
 	enum { MOST = 4 << 20 }; /* bytes: every rank is told all of it */
-	bool there = !access(path, F_OK) || errno != ENOENT;
-	if (!there)
-		return unfinished_write(path, put_text, "", d) ? arena_strdup(rt->p->arena, "") : NULL;
-	char *text = diag_read_file(d, path, rt->p->arena);
-	if (!text || strlen(text) <= MOST)
+	char *text = diag_read_file(d, path, rt->p->arena), *to = text;
+	for (const char *from = text; from && *from; from++)
+		if (from[0] != '\r' || from[1] != '\n')
+			*to++ = *from;
+	if (to)
+		*to = '\0';
+	if (!text || to - text <= MOST)
 		return text;
 	diag_error(d, path, "%zu bytes; a file of --tune has at most %d", strlen(text), MOST);
 	return NULL;
+}
+
+/* As read_file.  A file that is not there is made, so that a folder that cannot be written is known before anything is
+ * measured. */
+static char *read_known(Rt *rt, const char *path, Diag *d)
+{
+	if (access(path, F_OK) && errno == ENOENT) {
+		int fd = lock_file(path, d);
+		if (fd < 0)
+			return NULL;
+		close(fd);
+	}
+	return read_file(rt, path, d);
+}
+
+static void say_other(const char *path, const char *text, Diag *d)
+{
+	diag_error(d, path, "this was measured on another GPU or with another cuBLAS, \"%.*s\"; remove it, and this "
+		"run measures anew", (int)strcspn(text, "\n"), text);
+}
+
+/* Writes what this run has measured beside what other programs have written since the file was `known`.  What they
+ * have written stays, and later runs take it, so that those compute the same bits; this run keeps what it has measured
+ * itself, as its products are made. */
+static bool save(Rt *rt, const char *path, const char *own, const char *known, Diag *d)
+{
+	int fd = lock_file(path, d);
+	char *now = fd >= 0 ? read_file(rt, path, d) : NULL, *text = now ? k_tune_merge(own, known, now) : NULL;
+	if (now && !text)
+		say_other(path, now, d);
+	bool ok = text && (!strcmp(text, now) || unfinished_write(path, put_text, text, d));
+	free(text);
+	if (fd >= 0)
+		close(fd);
+	return ok;
 }
 
 /* A product is about to be measured: the watchdog sees that rank 0 gets on, for which the others wait. */
@@ -48,18 +112,20 @@ static char *tune_first(Rt *rt, const char *path, Diag *d)
 	if (!known)
 		return NULL;
 	if (!k_tune_begin(known, get_on, rt)) {
-		diag_error(d, path, "this was measured on another GPU or with another cuBLAS, \"%.*s\"; remove it, and this "
-			"run measures anew", (int)strcspn(known, "\n"), known);
+		say_other(path, known, d);
 		return NULL;
 	}
 	rt->model->setup(rt);
 	char *text = k_tune_end(&counts);
+	if (counts.not_understood)
+		diag_note(d, path, "lines that are not understood, and count for nothing: %d; whoever measures products leaves "
+			"them out", counts.not_understood);
 	if (counts.unmeasured)
 		diag_note(d, path, "%d products take what cuBLAS proposes first: there is no memory to measure them beside the "
 			"plan's; the file keeps that, too", counts.unmeasured);
 	if (counts.measured)
 		diag_note(d, path, "%d products were measured, %d were known", counts.measured, counts.known);
-	if (strcmp(text, known) && counts.measured + counts.unmeasured > 0 && !unfinished_write(path, put_text, text, d)) {
+	if (counts.measured + counts.unmeasured > 0 && !save(rt, path, text, known, d)) {
 		free(text);
 		return NULL;
 	}
@@ -119,8 +185,8 @@ static void say_library(const Rt *rt, const char *impl, const char *what, Diag *
 			printf("  %s\n", is);
 	}
 	if (refused)
-		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of %d %s and gradients that were left to it: "
-			"our own kernels compute them", k_dnn_version(), refused, all, what);
+		diag_note(d, rt->p->options->program, "cuDNN %zu does not take %d of the %d %s and their gradients that were "
+			"left to it: our own kernels compute them", k_dnn_version(), refused, all, what);
 }
 
 /* Says of how many products with an epilogue the library has no algorithm. */
@@ -161,7 +227,7 @@ bool device_setup(Rt *rt, Diag *d)
 {
 	bool ok = set_up(rt, d);
 	if (ok) {
-		say_library(rt, ":attention", "attention", d);
+		say_library(rt, ":attention", "attentions", d);
 		say_library(rt, ":conv", "convolutions", d);
 		say_epilogues(rt, d);
 	}
