@@ -308,7 +308,7 @@ static void say(const Tally *t, Diag *d)
 	if (t->n[OF_GELU] + t->n[OF_GELU_GRAD] + t->n[OF_SUMS])
 		diag_info(d, "epilogue", "this saves %.0f bytes of memory traffic and %d launches, keeps %.0f bytes more for "
 			"backward, and takes products the time of %.0f bytes (rates of %s)", t->saved.moved, t->saved.launches,
-			-t->saved.kept, -t->saved.more, t->rates->id);
+			0 - t->saved.kept, 0 - t->saved.more, t->rates->id); /* -x of 0 would print "-0" */
 }
 
 bool pass_epilogue(Module *m, const Options *o, Diag *d)

@@ -54,11 +54,13 @@ static double now_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+static const Session *running; /* of this process, which kernel_failed has no other way to know */
+
 PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	fputs("error: ", stderr);
+	fprintf(stderr, "%s%s: error: ", running->d->prefix ? running->d->prefix : "", running->o.program);
 	vfprintf(stderr, fmt, ap);
 	fputc('\n', stderr);
 	va_end(ap);
@@ -520,6 +522,7 @@ static bool has_data(const RtOptions *o)
 static int run_program(Run *run)
 {
 	const RtOptions *o = &run->s.o;
+	running = &run->s;
 	k_fail = kernel_failed;
 	catch_faults();
 	if (!o->infer.in && (!o->print_plan || has_data(o)))
