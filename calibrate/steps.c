@@ -84,7 +84,7 @@ static bool read_rank(const char *path, Slices *ops, StepTimes *times, Slices *t
 	return events;
 }
 
-/* ---- medians ---- */
+/* ---- quartiles ---- */
 
 static int by_time(const void *x, const void *y)
 {
@@ -114,10 +114,10 @@ static int same_from(const Slices *s, int i, bool step)
 	return n;
 }
 
-static double median(double *of, int n)
+static double quartile(double *of, int n)
 {
 	qsort(of, (size_t)n, sizeof(*of), by_seconds);
-	return of[n / 2];
+	return of[n / 4];
 }
 
 static double mean(const double *of, int n)
@@ -134,7 +134,7 @@ static double whole_step(const StepTimes *t, bool shared, Arena *a)
 	double *of = NEW_N(a, double, t->n);
 	for (int i = 0; i < t->n; i++)
 		of[i] = t->at[i].end - t->at[i].begin;
-	return shared ? mean(of, t->n) : median(of, t->n);
+	return shared ? mean(of, t->n) : quartile(of, t->n);
 }
 
 /* ---- collectives beside ops ---- */
@@ -203,7 +203,7 @@ static void find_ops(Slices *ops, bool shared, const Spans *spans, Steps *out, A
 		n = same_from(ops, i, false);
 		for (int k = 0; k < n; k++)
 			of[k] = ops->at[i + k].busy;
-		double seconds = shared ? mean(of, n) : median(of, n);
+		double seconds = shared ? mean(of, n) : quartile(of, n);
 		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
 		out->seconds += seconds;
 	}
@@ -223,7 +223,7 @@ static void find_transfers(const Slices *all, Steps *out, Arena *a)
 				of[steps] = MIN(of[steps], all->at[i + k + r].seconds);
 			steps++;
 		}
-		vec_push(a, &out->transfers, ((StepTransfer){all->at[i].kind, all->at[i].bytes, median(of, steps)}));
+		vec_push(a, &out->transfers, ((StepTransfer){all->at[i].kind, all->at[i].bytes, quartile(of, steps)}));
 	}
 }
 
