@@ -1,4 +1,4 @@
-/* checks.c: options against each other and the files that they name, before a model is read. */
+/* checks.c: options against each other and the files that they name, before a model is read, and against a text. */
 #include "checks.h"
 
 #include <stdlib.h>
@@ -98,6 +98,17 @@ bool check_target(const Options *o, Diag *d)
 	if (options_cuda(o) && o->what.emit == EMIT_LIB)
 		diag_error(d, "--emit", "lib is refused with --target=cuda: a library's arrays are the host's");
 	return d->errors == before;
+}
+
+void check_products(Module *m, const Options *o, Diag *d)
+{
+	for (int s = 0; m && s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_MATMUL_F8 && options_cuda(o) && options_sm(o) < FIRST_F8) {
+				diag_error(d, loc_where(m, op->loc), "--arch=%s has no products of 8-bit floats, which this text has: "
+					"they want sm_90a or later (sm_89 has them, too)", o->target.arch);
+				return;
+			}
 }
 
 /* Reports a missing compiler or runtime, or an arch that is none, before time is spent and anything is written. */

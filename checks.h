@@ -9,6 +9,7 @@
 CodegenTarget target_options(const Options *o);
 
 bool check_target(const Options *o, Diag *d);   /* options that belong to the other target */
+void check_products(Module *m, const Options *o, Diag *d); /* a text's, of dtypes that the GPU has not */
 bool check_compiler(const Options *o, Diag *d); /* a compiler or runtime that is missing */
 bool check_ranks(const Options *o, Diag *d);    /* the number of ranks for which a plan is requested */
 bool check_accum(const Options *o, Diag *d);    /* options of several micro-batches where a step has one */

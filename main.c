@@ -95,12 +95,14 @@ static void print_module(const Module *m, const Options *o)
 		ir_print(stdout, m);
 }
 
-/* Checks what is asked of the micro-batch variants of a text. */
+/* Checks the micro-batch variants of a text, and what is asked of them. */
 static bool check_variants(const Variants *v, const Options *o, Diag *d)
 {
 	int before = d->errors;
 	if (options_reads_text(o) && o->given.micro_batch && !v->of[shown_variant(o)])
 		diag_error(d, "--micro-batch", "\"%s\" has no module of variant=%s", o->input, variant_text[shown_variant(o)]);
+	for (int k = 0; k < VARIANT_COUNT && options_reads_text(o); k++)
+		check_products(v->of[k], o, d);
 	if (v->of[VARIANT_FIRST] && !build_is_planned(v, o))
 		diag_error(d, "--passes", "\"%s\" has the modules of all micro-batches, and passes run on one: give them a "
 			"text of that one", o->input);

@@ -5,6 +5,7 @@
 #include "base/plan.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *plan_human(Arena *a, int64_t bytes)
@@ -126,48 +127,61 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 	return of;
 }
 
-enum { CATEGORIES = 12 };
-/* Lines that only plans with such memory have. */
-static const char sent_copies[] = "sent copies", device_tables[] = "device tables", snapshot[] = "snapshot",
-	offloaded_acts[] = "activations";
-typedef struct Category { const char *name; int64_t bytes; } Category;
-
-static void categories(const LayoutMemory *m, Category out[CATEGORIES])
+void plan_categories(const LayoutMemory *m, PlanCategory out[PLAN_CATEGORIES])
 {
-	const Category all[CATEGORIES] = {
-		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
-		{sent_copies, m->send}, {"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
-		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
-		{device_tables, m->tables}, {snapshot, m->snapshot},
+	const PlanCategory all[PLAN_CATEGORIES] = {
+		{"parameters", m->params, false}, {"gathered", m->gathered, false}, {"gradients", m->grads, false},
+		{"sent copies", m->send, true}, {"optimizer states", m->states, false}, {"buffers", m->buffers, false},
+		{"inputs", m->inputs, false}, {"activations", m->activations, false}, {"workspace", m->workspace, false},
+		{"communication", m->comm, false}, {"device tables", m->tables, true}, {"snapshot", m->snapshot, true},
 	};
 	memcpy(out, all, sizeof(all));
 }
 
+static int most_bytes(const void *a, const void *b)
+{
+	int64_t x = ((const PlanCategory *)a)->bytes, y = ((const PlanCategory *)b)->bytes;
+	return (x < y) - (x > y);
+}
+
+const char *plan_memory_text(const LayoutMemory *m, Arena *a)
+{
+	PlanCategory c[PLAN_CATEGORIES];
+	const char *text = "";
+	plan_categories(m, c);
+	qsort(c, PLAN_CATEGORIES, sizeof(c[0]), most_bytes);
+	for (int i = 0; i < PLAN_CATEGORIES && c[i].bytes; i++)
+		text = arena_printf(a, "%s%s%s %s", text, i ? ", " : "", c[i].name, plan_human(a, c[i].bytes));
+	return text;
+}
+
 /* --offload */
 enum { SECTIONS = 4 };
-static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
+static void file_sections(const LayoutMemory *m, PlanCategory out[SECTIONS])
 {
-	const Category all[SECTIONS] = {{"parameters", m->file.params}, {"gradients", m->file.grads},
-		{"optimizer states", m->file.states}, {"total", m->file.total}};
+	const PlanCategory all[SECTIONS] = {{"parameters", m->file.params, false}, {"gradients", m->file.grads, false},
+		{"optimizer states", m->file.states, false}, {"total", m->file.total, false}};
 	memcpy(out, all, sizeof(all));
 }
 
 /* For GPUs: sections of the host's memory. */
 enum { HOST_SECTIONS = 7 };
-static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
+static void host_sections(const LayoutMemory *m, PlanCategory out[HOST_SECTIONS])
 {
-	const Category all[HOST_SECTIONS] = {{"parameters", m->host.params}, {"optimizer states", m->host.states},
-		{offloaded_acts, m->host.activations}, {"pinned", m->host.pinned}, {"communication", m->host.comm},
-		{snapshot, m->host.snapshot}, {"total", m->host.total}};
+	const PlanCategory all[HOST_SECTIONS] = {{"parameters", m->host.params, false},
+		{"optimizer states", m->host.states, false}, {"activations", m->host.activations, true},
+		{"pinned", m->host.pinned, false}, {"communication", m->host.comm, false},
+		{"snapshot", m->host.snapshot, true}, {"total", m->host.total, false}};
 	memcpy(out, all, sizeof(all));
 }
 
 /* ---- text ---- */
 
-static void text_categories(FILE *f, const Category *c, int n, Arena *a)
+static void text_categories(FILE *f, const PlanCategory *c, int n, Arena *a)
 {
 	for (int i = 0; i < n; i++)
-		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+		if (c[i].bytes || !c[i].optional)
+			fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
 }
 
 static int name_width(const Plan *p)
@@ -306,13 +320,11 @@ void plan_text_collectives(FILE *f, const Plan *p)
 void plan_text_memory(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
-	Category c[CATEGORIES];
-	categories(&p->memory, c);
+	PlanCategory c[PLAN_CATEGORIES];
+	plan_categories(&p->memory, c);
 	fprintf(f, "memory: planned bytes of rank %" PRId64 " of %" PRId64 "%s\n", p->who.rank, p->who.world,
 		p->most && any_owner(p) && p->who.world > 1 ? ", which needs most" : "");
-	for (int i = 0; i < CATEGORIES; i++)
-		if (c[i].bytes || (c[i].name != sent_copies && c[i].name != device_tables && c[i].name != snapshot))
-			text_categories(f, &c[i], 1, a);
+	text_categories(f, c, PLAN_CATEGORIES, a);
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
 	file_sections(&p->memory, c);
 	if (p->memory.file.total) {
@@ -323,9 +335,7 @@ void plan_text_memory(FILE *f, const Plan *p)
 		host_sections(&p->memory, c);
 		fputs("in memory of the host, outside that total:\n", f);
 		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* only those of all plans */
-		for (int i = first; i < HOST_SECTIONS; i++)
-			if (c[i].bytes || (c[i].name != snapshot && c[i].name != offloaded_acts))
-				text_categories(f, &c[i], 1, a);
+		text_categories(f, c + first, HOST_SECTIONS - first, a);
 	}
 	arena_free(a);
 }
@@ -392,9 +402,9 @@ static void json_program(FILE *f, const Plan *p, const char *key, const PlanColl
 void plan_json(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
-	Category c[CATEGORIES];
+	PlanCategory c[PLAN_CATEGORIES];
 	const Counts *counts = count_by_unit(p, a);
-	categories(&p->memory, c);
+	plan_categories(&p->memory, c);
 	fprintf(f, "  \"module\": \"%s\",\n  \"world\": %" PRId64 ", \"shard_size\": %" PRId64 ", \"hosts\": %" PRId64
 		", \"comm\": \"%s\", \"rank\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, p->module), p->who.world,
 		p->who.shard_size, MAX(p->layout->hosts, 1), p->comm, p->who.rank);
@@ -407,7 +417,7 @@ void plan_json(FILE *f, const Plan *p)
 	json_program(f, p, "step", p->step, p->n_step, a);
 	json_program(f, p, "eval", p->eval, p->n_eval, a);
 	fputs("  \"memory\": {", f);
-	for (int i = 0; i < CATEGORIES; i++)
+	for (int i = 0; i < PLAN_CATEGORIES; i++)
 		fprintf(f, "\"%s\": %" PRId64 ", ", c[i].name, c[i].bytes);
 	fprintf(f, "\"total\": %" PRId64 "},\n  \"file\": {", p->memory.total);
 	file_sections(&p->memory, c);

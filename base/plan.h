@@ -49,6 +49,14 @@ typedef struct Plan {
 	LayoutMemory memory;
 } Plan;
 
+/* A category of memory.  optional: plans that have nothing of it have no line of it either. */
+typedef struct PlanCategory { const char *name; int64_t bytes; bool optional; } PlanCategory;
+enum { PLAN_CATEGORIES = 12 };
+/* The categories that add up to the total, in the order of plans. */
+void plan_categories(const LayoutMemory *m, PlanCategory out[PLAN_CATEGORIES]);
+/* "activations 8.0 KiB, parameters 4.0 KiB": those that have bytes, the largest first. */
+const char *plan_memory_text(const LayoutMemory *m, Arena *a);
+
 /* The elements that a unit needs in addition to its parameters' own, over all shards of one copy: gaps, and the
  * ends of shards. */
 int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *who);

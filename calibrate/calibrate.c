@@ -19,7 +19,7 @@ enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
 /* How often a program runs in each way: at least, and at most as long as all of it takes less than so many seconds.  A
  * probe's rows are corrected by others, a model's stand alone. */
 typedef struct Rounds { int least, most; double seconds; } Rounds;
-static const Rounds probe_rounds = {1, 1, 0}, model_rounds = {2, 8, 10};
+static const Rounds probe_rounds = {1, 1, 0}, model_rounds = {4, 8, 10};
 enum { HALVINGS_MOST = 16 };
 enum { CPU_STEPS = 16, GPU_STEPS = 8 }; /* that are traced: others take turns on cores, seldom on GPUs */
 static const double noisy = 0.25;
@@ -72,7 +72,7 @@ static bool fail(Calibration *c, const Module *m, const RunAs *as, const char *w
 	return mpi;
 }
 
-/* Runs the program; *best becomes what this run has recorded if its ops took less time than those of *best, of which
+/* Runs the program; *best becomes what this run has recorded if its steps took less time than those of *best, of which
  * *has says whether it is one.  False after a message. */
 static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, bool *has, Steps *best)
 {
@@ -82,7 +82,7 @@ static bool run_again(Calibration *c, const char *program, const Module *m, cons
 		return fail(c, m, as, why);
 	Arena *texts = arena_new(); /* of traces: megabytes that nothing needs behind this */
 	bool ok = steps_read(run_trace(c->dir, c->a), as->layout.ranks, as->turns > 1, &steps, texts, c->d);
-	if (ok && (!*has || steps.seconds < best->seconds))
+	if (ok && (!*has || steps.whole < best->whole))
 		*best = steps_copy(&steps, c->a);
 	arena_free(texts);
 	*has = *has || ok;

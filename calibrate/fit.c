@@ -182,8 +182,10 @@ static void fit_host(Fit *f)
 		: "processors that shardc calibrate may use");
 	set(f, MACHINE_MEMORY, h->memory, h->cuda ? "a GPU's, as its driver says"
 		: "this machine's memory, divided by its processors");
-	if (h->cuda)
+	if (h->cuda) {
 		set(f, MACHINE_PROCESSORS, h->processors, "a GPU's, as its driver says");
+		set(f, MACHINE_CAPABILITY, h->capability, "as its driver says");
+	}
 }
 
 static void fit(Fit *f, bool bf16)

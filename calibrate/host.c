@@ -28,7 +28,8 @@ static void find_cores(Host *out, Arena *a)
 /* ---- GPUs ---- */
 
 static const char driver_file[] = "libcuda.so.1";
-enum { NAME_BYTES = 256, DRIVER_OK = 0, ATTRIBUTE_PROCESSORS = 16 }; /* as NVIDIA's cuda.h numbers them */
+/* As NVIDIA's cuda.h numbers them. */
+enum { NAME_BYTES = 256, DRIVER_OK = 0, ATTRIBUTE_PROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 
 /* The calls of the driver that are needed; a device is the number of a GPU. */
 typedef struct Driver {
@@ -54,7 +55,7 @@ static bool find_calls(void *library, Driver *out)
 	return true;
 }
 
-typedef struct Gpu { char name[NAME_BYTES]; size_t memory; int processors; } Gpu;
+typedef struct Gpu { char name[NAME_BYTES]; size_t memory; int processors, major, minor; } Gpu;
 
 static bool ask(const Driver *driver, int number, Gpu *out)
 {
@@ -62,7 +63,9 @@ static bool ask(const Driver *driver, int number, Gpu *out)
 	memset(out, 0, sizeof(*out));
 	return driver->device(&device, number) == DRIVER_OK && driver->name(out->name, NAME_BYTES - 1, device) == DRIVER_OK
 		&& driver->memory(&out->memory, device) == DRIVER_OK
-		&& driver->attribute(&out->processors, ATTRIBUTE_PROCESSORS, device) == DRIVER_OK;
+		&& driver->attribute(&out->processors, ATTRIBUTE_PROCESSORS, device) == DRIVER_OK
+		&& driver->attribute(&out->major, ATTRIBUTE_MAJOR, device) == DRIVER_OK
+		&& driver->attribute(&out->minor, ATTRIBUTE_MINOR, device) == DRIVER_OK;
 }
 
 /* NULL, or why the GPUs cannot be measured. */
@@ -79,6 +82,7 @@ static const char *ask_all(const Driver *driver, Host *out, Arena *a)
 			return arena_printf(a, "GPU %d is not like GPU 0, %s: let CUDA_VISIBLE_DEVICES name GPUs of one kind", i,
 				first.name);
 	*out = (Host){.cuda = true, .ranks = n, .memory = (double)first.memory, .processors = first.processors,
+		.capability = first.major + first.minor / 10.0,
 		.name = arena_printf(a, "%s, %d x %s", node_name(a), n, first.name)};
 	return NULL;
 }

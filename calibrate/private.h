@@ -13,6 +13,7 @@ typedef struct Host {
 	int ranks;
 	double memory;       /* bytes of a rank */
 	int processors;      /* of a GPU */
+	double capability;   /* of a GPU: 9.0 of sm_90a */
 	const char *name;    /* "node7, 2 cores" */
 } Host;
 /* False after a message: there is no GPU, or they differ. */

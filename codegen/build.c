@@ -418,12 +418,21 @@ static void put_object(Buf *out, const CodegenTarget *o, const char *name, const
 	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ %s.c\n", name);
 }
 
+const char *build_make_word(Build *b, const char *word)
+{
+	bool is_relative = *word != '/' && *word != '-' && strchr(word, '/') && !access(word, F_OK);
+	char *here = is_relative ? realpath(".", NULL) : NULL;
+	const char *path = here ? arena_printf(b->a, "%s/%s", here, word) : word;
+	free(here);
+	return str_escape(b->a, ESCAPE_MAKE, path);
+}
+
 const char *build_make_command(Build *b)
 {
 	Args word = build_command(b);
 	const char *text = "";
 	for (int i = 0; i < word.n; i++)
-		text = arena_printf(b->a, "%s%s%s", text, i ? " " : "", str_escape(b->a, ESCAPE_MAKE, word.at[i]));
+		text = arena_printf(b->a, "%s%s%s", text, i ? " " : "", build_make_word(b, word.at[i]));
 	return text;
 }
 

@@ -36,6 +36,8 @@ bool build_find_runtime(Build *b, const char *runtime); /* sets lib and runtime 
 Args build_command(Build *b);                           /* the compiler; the caller adds arguments */
 void build_push(Build *b, Args *args, const char *const *flags, int n);
 const char *build_make_command(Build *b);               /* the compiler as a Makefile's variable */
+/* A word of --cc or --nvcc in a Makefile.  A file is named by its absolute path: make may run in another folder. */
+const char *build_make_word(Build *b, const char *word);
 /* Starts a program and returns what it prints; the caller still waits for the child.  NULL after a message. */
 char *build_output(Build *b, Args *args, pid_t *child);
 

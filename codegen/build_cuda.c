@@ -239,7 +239,7 @@ void build_cuda_makefile(Build *b, Buf *out)
 {
 	const char *places[] = {"LIB", b->blas ? "CUBLAS" : NULL, b->dnn ? "CUDNN" : NULL};
 	const char *cc = b->o->options.cc;
-	const char *host = cc ? arena_printf(b->a, " -ccbin %s", str_escape(b->a, ESCAPE_MAKE, cc)) : "";
+	const char *host = cc ? arena_printf(b->a, " -ccbin %s", build_make_word(b, cc)) : "";
 	buf_printf(out, "# Builds the training program from step.cu and fused.cu; made by shardc.\n"
 		"NVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
 		build_make_command(b), host, str_escape(b->a, ESCAPE_MAKE, b->arch),

@@ -7,7 +7,6 @@
 #include "ir/epilogue.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define I64 "%" PRId64
@@ -166,12 +165,7 @@ void lower_matmul_f8(Emit *e, const Op *op)
 {
 	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type;
 	int64_t n = b->dim[0], k = b->dim[1];
-	bool add = lower_sum(e, op), gpu = codegen_cuda(e->target) && !strncmp(e->target->options.arch, "sm_", 3);
-	if (gpu && atoi(e->target->options.arch + 3) < 89) {
-		emit_refuse(e, op, "products of 8-bit floats are refused for --arch=%s; they want sm_90a or later",
-			e->target->options.arch);
-		return;
-	}
+	bool add = lower_sum(e, op);
 	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
 		", .tb = true%s%s%s, .b_dtype = %s}", dtypes_text(e, a->dtype, op->out[0]->type.dtype), type_numel(a) / k, n, k,
 		flag(e, "bias", op_in(op, 4)), flag(e, "add", add), number(e, "work_bytes", e->m->work_bytes),

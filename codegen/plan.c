@@ -136,30 +136,28 @@ static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
 
 static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
 {
-	static const struct { const char *name; size_t at; } row[] = {
-		{"parameters", offsetof(LayoutMemory, params)}, {"gathered", offsetof(LayoutMemory, gathered)},
-		{"gradients", offsetof(LayoutMemory, grads)}, {"send", offsetof(LayoutMemory, send)},
-		{"optimizer states", offsetof(LayoutMemory, states)}, {"buffers", offsetof(LayoutMemory, buffers)},
-		{"inputs", offsetof(LayoutMemory, inputs)}, {"activations", offsetof(LayoutMemory, activations)},
-		{"workspace", offsetof(LayoutMemory, workspace)}, {"communication", offsetof(LayoutMemory, comm)},
-		{"device tables", offsetof(LayoutMemory, tables)}, {"snapshot", offsetof(LayoutMemory, snapshot)},
-		{"total", offsetof(LayoutMemory, total)},
-	};
 	if (!p->variants)
 		return;
 	Memories m = memories_of(p, a);
+	PlanCategory of[MEMORIES][PLAN_CATEGORIES];
 	fprintf(f, "\nmicro-batches: bytes of each alone, and of a step of --accum A\n  %-16s", "");
-	for (int i = 0; i < MEMORIES; i++)
+	for (int i = 0; i < MEMORIES; i++) {
+		plan_categories(&m.of[i], of[i]);
 		fprintf(f, " %14s", i < OF_STEPS ? memory_name[i] : arena_printf(a, "%s%s", i == MEMORIES - 1 ? "A>=" : "A=",
 			memory_name[i]));
-	for (int r = 0; r < COUNT_OF(row); r++) {
-		if ((row[r].at == offsetof(LayoutMemory, tables) && !p->layout->cuda.on) ||
-			(row[r].at == offsetof(LayoutMemory, snapshot) && !m.of[0].snapshot))
-			continue;
-		fprintf(f, "\n  %-16s", row[r].name);
-		for (int i = 0; i < MEMORIES; i++)
-			fprintf(f, " %14" PRId64, *(const int64_t *)(const void *)((const char *)&m.of[i] + row[r].at));
 	}
+	for (int row = 0; row < PLAN_CATEGORIES; row++) {
+		bool any = !of[0][row].optional;
+		for (int i = 0; i < MEMORIES; i++)
+			any = any || of[i][row].bytes;
+		if (any)
+			fprintf(f, "\n  %-16s", of[0][row].name);
+		for (int i = 0; any && i < MEMORIES; i++)
+			fprintf(f, " %14" PRId64, of[i][row].bytes);
+	}
+	fprintf(f, "\n  %-16s", "total");
+	for (int i = 0; i < MEMORIES; i++)
+		fprintf(f, " %14" PRId64, m.of[i].total);
 	fputc('\n', f);
 }
 
@@ -169,12 +167,14 @@ static void json_memories(FILE *f, const CodegenPlan *p, Arena *a)
 		return;
 	Memories m = memories_of(p, a);
 	fputs("  \"micro_batches\": {", f);
-	for (int i = 0; i < MEMORIES; i++)
-		fprintf(f, "%s\n    \"%s\": {\"rank\": %" PRId64 ", \"parameters\": %" PRId64 ", \"gathered\": %" PRId64
-			", \"gradients\": %" PRId64 ", \"send\": %" PRId64 ", \"activations\": %" PRId64
-			", \"total\": %" PRId64 "}",
-			i ? "," : "", memory_name[i], m.rank[i], m.of[i].params, m.of[i].gathered, m.of[i].grads, m.of[i].send,
-			m.of[i].activations, m.of[i].total);
+	for (int i = 0; i < MEMORIES; i++) {
+		PlanCategory c[PLAN_CATEGORIES];
+		plan_categories(&m.of[i], c);
+		fprintf(f, "%s\n    \"%s\": {\"rank\": %" PRId64, i ? "," : "", memory_name[i], m.rank[i]);
+		for (int k = 0; k < PLAN_CATEGORIES; k++)
+			fprintf(f, ", \"%s\": %" PRId64, c[k].name, c[k].bytes);
+		fprintf(f, ", \"total\": %" PRId64 "}", m.of[i].total);
+	}
 	fputs("\n  },\n", f);
 }
 

@@ -2,6 +2,7 @@
 #include "predict/predict.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,6 +27,16 @@ static void check_device(const Options *o, const Machine *m, Diag *d)
 	if (!m->cuda && (double)o->what.threads > m->of[MACHINE_RANKS])
 		diag_error(d, "--threads", "%s has %g cores on each host, and %" PRId64 " threads do not fit", m->file,
 			m->of[MACHINE_RANKS], o->what.threads);
+}
+
+/* Warns where passes plan for other GPUs than the machine has: programs for them are others. */
+static void check_arch(const Options *o, const Machine *m, Diag *d)
+{
+	int sm = (int)lround(10 * m->of[MACHINE_CAPABILITY]);
+	if (sm && options_cuda(o) && options_sm(o) != sm)
+		diag_warn(d, m->file, "has GPUs of compute capability %d.%d, and the plan is of a program for --arch=%s; "
+			"--arch=sm_%d%s, here and where it is compiled, is of these GPUs", sm / 10, sm % 10, o->target.arch, sm,
+			sm >= 90 ? "a" : "");
 }
 
 /* On CPUs more ranks than cores share them; a GPU has one rank. */
@@ -74,6 +85,8 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	Machine *m = machine_read(w->machine, a, d);
 	if (m)
 		check_device(o, m, d);
+	if (m)
+		check_arch(o, m, d);
 	if (m)
 		check_size(o, m, d);
 	if (m)

@@ -567,13 +567,8 @@ static void count_parameters(Search *s)
 static void refuse_limit(const Search *s, Diag *d)
 {
 	const LayoutMemory *l = &s->best->of.memory;
-	const struct { const char *what; int64_t bytes; } part[] = {{"parameters", l->params}, {"gathered", l->gathered},
-		{"gradients", l->grads + l->send}, {"optimizer", l->states}, {"activations", l->activations},
-		{"inputs and the rest", l->total - l->params - l->gathered - l->grads - l->send - l->states - l->activations}};
-	char *all = arena_strdup(s->a, ""), *how = arena_strdup(s->a, "");
+	char *how = arena_strdup(s->a, "");
 	bool offloaded = s->knob[KNOB_OFFLOAD].open && offloads(s);
-	for (int i = 0; i < COUNT_OF(part); i++)
-		all = arena_printf(s->a, "%s%s%s %s", all, i ? ", " : "", part[i].what, plan_human(s->a, part[i].bytes));
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	if (l->total <= s->limit) {
@@ -583,8 +578,8 @@ static void refuse_limit(const Search *s, Diag *d)
 		return;
 	}
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
-		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)s->best->of.memory.total, how, all,
-		s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ", offloaded ? " and --loss-chunk=auto"
+		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)l->total, how,
+		plan_memory_text(l, s->a), s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ", offloaded ? " and --loss-chunk=auto"
 		: ", --loss-chunk=auto and --offload");
 }
 

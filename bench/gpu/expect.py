@@ -1,7 +1,8 @@
 """Prints what a step of a model is expected to take on one GPU: a table of Markdown, milliseconds by class of op.
 
-Two columns say how it was found.  "at the ceilings": each op takes its products at 790 TFLOP/s or its bytes at 4.3 TB/s,
-whichever is longer, and nothing for its start: no program is faster.  "by the plan": shardc's own prediction
+Three columns say how it was found.  "at the ceilings": each op takes its products at 790 TFLOP/s or its bytes at 4.3
+TB/s, whichever is longer, and nothing for its start: no program is faster.  "both added": its products and its bytes take
+turns at these rates, as of kernels that hide nothing of either.  "by the plan": shardc's own prediction
 (`shardc plan --machine`, docs/prediction.md), which knows waves of tiles, exponentials and launches, and whose rates
 are published for kernels like ours.  Operations and bytes are those of the emitted step; a value that a cache holds
 counts as if it came from memory.  The kit has the same figures with it, and report.py sets them beside measured ones.
@@ -20,30 +21,33 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/gpu"), str(ROOT / "bench")]
-from kit import ADAMW, BENCHES, LOSS, MACHINE, export, export_absent, gpu_of, planned  # noqa: E402
+from kit import ADAMW, BENCHES, BYTES, LOSS, MACHINE, PRODUCTS, export, export_absent, gpu_of, planned  # noqa: E402
 from gpu_models import build, sample_of  # noqa: E402
 
 ARCH = "sm_90a"  # of an H200, whose machine file is read
+NOTHING = (0,) * 6  # the row of a class without ops
 
 
 def expected(shardc, model, flags, machine, work):
-    """{class: [ops, operations, bytes, ms at the ceilings, ms by the plan]} of what computes, the longest first."""
+    """{class: [ops, operations, bytes, ms at the ceilings, both added, by the plan]} of what computes, the longest first."""
     rows = {}
     for op in planned(shardc, model, flags, machine, work)[1]:
-        row = rows.setdefault(op["class"], [0] * 5)
-        for i, more in enumerate((1, op["flops"], op["moved"], op["least_ms"], op["expected_ms"])):
+        row = rows.setdefault(op["class"], [0] * len(NOTHING))
+        added = 1e3 * (op["flops"] / PRODUCTS + op["moved"] / BYTES)
+        for i, more in enumerate((1, op["flops"], op["moved"], op["least_ms"], added, op["expected_ms"])):
             row[i] += more
     rows = dict(sorted(rows.items(), key=lambda row: -row[1][-1]))
     return {**rows, "step": [sum(column) for column in zip(*rows.values())]}
 
 
 def show(case, rows, was):
-    table = [[case, "ops", "TFLOP", "GB", "at the ceilings, ms", "by the plan, ms"] + ["was", "was"] * bool(was)]
+    table = [[case, "ops", "TFLOP", "GB", "at the ceilings, ms", "both added, ms", "by the plan, ms"]
+             + ["was"] * 3 * bool(was)]
     table.append(["---"] * len(table[0]))
     for name in dict.fromkeys([*rows, *was]):
-        calls, flops, moved, least, plan = rows.get(name, [0] * 5)
-        table.append([name, str(calls), f"{flops / 1e12:.2f}", f"{moved / 1e9:.1f}", f"{least:.2f}", f"{plan:.2f}",
-                      *([f"{v:.2f}" for v in was.get(name, [0] * 5)[3:]] if was else [])])
+        calls, flops, moved, *times = rows.get(name, NOTHING)
+        table.append([name, str(calls), f"{flops / 1e12:.2f}", f"{moved / 1e9:.1f}",
+                      *(f"{ms:.2f}" for ms in [*times, *(was.get(name, NOTHING)[3:] if was else [])])])
     print(*("| " + " | ".join(row) + " |" for row in table), sep="\n")
 
 
@@ -74,8 +78,8 @@ def main():
                      for s in (args.shardc, args.was))
     show(args.case, rows, was)
     items, what = case["batch"] * case["model"].get("length", 1), "tokens" if "length" in case["model"] else "samples"
-    least, plan = (items / ms * 1e3 for ms in rows["step"][3:])
-    print(f"\n{args.case}: {least:,.0f} {what} a second at the ceilings, {plan:,.0f} by the plan")
+    least, added, plan = (items / ms * 1e3 for ms in rows["step"][3:])
+    print(f"\n{args.case}: {least:,.0f} {what} a second at the ceilings, {added:,.0f} with both added, {plan:,.0f} by the plan")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include "passes/passes.h"
 
 #include "base/layout.h"
+#include "base/plan.h"
 
 #include <string.h>
 
@@ -601,32 +602,13 @@ static bool check_arenas(Module *m, Arena *a, Diag *d)
 		m->work_bytes < 0 ? "more than 2^63" : number(m, m->work_bytes), d);
 }
 
-/* "activations 8192, parameters 4096": the categories of a plan, the largest first, without those of no bytes. */
-static const char *categories_text(const LayoutMemory *l, Arena *a)
-{
-	struct { const char *name; int64_t bytes; } of[] = {{"parameters", l->params}, {"gathered", l->gathered},
-		{"gradients", l->grads + l->send}, {"optimizer states", l->states}, {"activations", l->activations},
-		{"workspace", l->workspace}, {"inputs and the rest", l->total - l->params - l->gathered - l->grads - l->send
-			- l->states - l->activations - l->workspace}};
-	const char *text = "";
-	for (int n = 0; n < COUNT_OF(of); n++) {
-		int most = 0;
-		for (int i = 1; i < COUNT_OF(of); i++)
-			most = of[i].bytes > of[most].bytes ? i : most;
-		if (of[most].bytes > 0)
-			text = arena_printf(a, "%s%s%s %lld", text, n ? ", " : "", of[most].name, (long long)of[most].bytes);
-		of[most].bytes = 0;
-	}
-	return text;
-}
-
 static void report_excess(Module *m, const Options *o, const LayoutMemory *memory, Arena *a, Diag *d)
 {
 	MemoryPeak peak = memory_peak(m, a);
 	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
 		"--remat=auto, a smaller batch or more ranks)", (long long)memory->total,
 		(long long)MAX(o->sharding.world, 1), (long long)o->memory.memory_limit);
-	diag_note(d, "--memory-limit", "these bytes are: %s", categories_text(memory, a));
+	diag_note(d, "--memory-limit", "these bytes are: %s", plan_memory_text(memory, a));
 	say_largest(m, &peak, d);
 }
 

@@ -205,7 +205,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 /* ---- the driver's own library, which shardc calibrate asks ---- */
 
 extern "C" {
-enum { DRIVER_OK = 0, DRIVER_NO_DEVICE = 100, DRIVER_INVALID_DEVICE = 101, DRIVER_PROCESSORS = 16 }; /* cuda.h */
+enum { DRIVER_OK = 0, DRIVER_NO_DEVICE = 100, DRIVER_INVALID_DEVICE = 101, DRIVER_PROCESSORS = 16, DRIVER_MAJOR = 75,
+	DRIVER_MINOR = 76 }; /* cuda.h */
 int cuInit(unsigned flags);
 int cuDeviceGetCount(int *count);
 int cuDeviceGet(int *d, int number);
@@ -242,10 +243,14 @@ int cuDeviceTotalMem_v2(size_t *bytes, int)
 
 int cuDeviceGetAttribute(int *value, int attribute, int d)
 {
-	if (attribute != DRIVER_PROCESSORS)
-		return DRIVER_INVALID_DEVICE;
-	*value = MULTIPROCESSORS + (d > 0 && sim_setting("CUDASIM_MIXED", 0)); /* the others differ from the first */
-	return DRIVER_OK;
+	switch (attribute) {
+	case DRIVER_PROCESSORS: /* the others differ from the first */
+		*value = MULTIPROCESSORS + (d > 0 && sim_setting("CUDASIM_MIXED", 0));
+		return DRIVER_OK;
+	case DRIVER_MAJOR: *value = sim_arch() / 10; return DRIVER_OK;
+	case DRIVER_MINOR: *value = sim_arch() % 10; return DRIVER_OK;
+	default: return DRIVER_INVALID_DEVICE;
+	}
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int d)

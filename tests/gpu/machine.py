@@ -56,6 +56,7 @@ def find_libraries(more):
 class Machine:
     def __init__(self, arch, libraries, seconds):
         """seconds: how long nvidia-smi may take."""
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # all programs count GPUs as nvidia-smi does
         self.found = find_libraries(libraries)
         self.gpus = gpus_seen(seconds)
         self.arch = arch or self.choose()

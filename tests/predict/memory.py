@@ -93,7 +93,7 @@ class Test:
         if c["sync"] == "one":
             return plan["rank"], plan["memory"]
         of = plan["micro_batches"][str(micros)]
-        return of["rank"], plan["memory"] | {k.replace("send", "sent copies"): n for k, n in of.items() if k != "rank"}
+        return of["rank"], {k: n for k, n in of.items() if k != "rank"}
 
     def measured(self, c, run, binary, name):
         """What rank 0 says that it has, and what it has mapped."""

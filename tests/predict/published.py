@@ -59,7 +59,7 @@ def predicted(f, args):
     samples, attention = f.accum * f.model.batch, "auto" if figures.CUDNN in f.note else "own"
     command = [args.shardc, "plan", file_of(f.model, args.folder), *OPTIONS, *f.options, f"--world={f.world}",
                f"--global-batch={samples * f.world}", f"--remat={remat}", f"--attention={attention}",
-               f"--machine={args.machines / f.machine}.json"]
+               f"--machine={args.machines / f.machine}.json", f"--arch={'sm_80' if 'a100' in f.machine else 'sm_90a'}"]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"{' '.join(map(str, run.args))}\n{run.stderr}")
