@@ -579,7 +579,8 @@ static void refuse_limit(const Search *s, Diag *d)
 	}
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
 		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)l->total, how,
-		plan_memory_text(l, s->a), s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ", offloaded ? " and --loss-chunk=auto"
+		plan_memory_text(l, s->a), s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ",
+		offloaded ? " and --loss-chunk=auto"
 		: ", --loss-chunk=auto and --offload");
 }
 
