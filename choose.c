@@ -347,6 +347,8 @@ const Search *choose_units(int argc, char **argv, const Options *o, Options *set
 	if (remat_mode(settled->memory.remat) == REMAT_AUTO) /* of a --config file */
 		settled->memory.remat = "none";
 	d->verbose = settled->inspection.verbose;
+	if (!is_plan(o)) /* which warns itself */
+		predict_warn(o, search_machine(found), d);
 	if (search_over(found))
 		diag_warn(d, "--wrap", "no plan that auto tried fits a rank of %s: the smallest needs %lld bytes more",
 			o->what.machine, (long long)search_over(found));

@@ -70,13 +70,20 @@ static bool is_in_front(const Op *op, const Op *of)
 	return op->section != of->section ? op->section < of->section : op->order < of->order;
 }
 
+/* How many times as long as alone ops take beside what runs on a stream. */
+static double slower_beside(const Timeline *t, RtStream stream)
+{
+	return t->machine->of[t->copy_engines && stream == RT_STREAM_GATHER ? MACHINE_CONTENTION_COPY : MACHINE_CONTENTION];
+}
+
 /* What is exposed in any order of forward's gathers (from the front), or of backward's reduces (from the end); from:
  * of these only what ops behind this one write, NULL: all. */
 static ExposedEnd exposed_of(const Timeline *t, SectionKind section, const Op *from, Arena *a)
 {
 	bool forward = section == SEC_FORWARD;
 	ExposedEnd x = {0};
-	double latency, rate = rate_of(t, forward ? RT_STREAM_GATHER : RT_STREAM_REDUCE, section, &latency);
+	RtStream stream = forward ? RT_STREAM_GATHER : RT_STREAM_REDUCE;
+	double latency, rate = rate_of(t, stream, section, &latency);
 	double hidden = 0, moved = 0, first = 0;
 	PtrMap *seen = ptrmap_new(a);
 	for (int i = 0; i < t->n_slices; i++) {
@@ -88,7 +95,7 @@ static ExposedEnd exposed_of(const Timeline *t, SectionKind section, const Op *f
 		moved += more + (moved > 0 || more <= 0 ? 0 : latency);
 		x.seconds = MAX(x.seconds, moved - hidden);
 		first = hidden > 0 ? first : x.seconds;
-		hidden += s->alone * t->machine->of[MACHINE_CONTENTION];
+		hidden += s->alone * slower_beside(t, stream);
 	}
 	x.latency = x.seconds > 0 ? latency : 0;
 	x.beside = x.seconds - first;
@@ -111,7 +118,7 @@ double timeline_before(const Timeline *t, const Op *op)
  * what is exposed of these. */
 static BoundAt bound_at(const Timeline *t, const Op *op, double fewer, Arena *a)
 {
-	double shared = 1 - 1 / t->machine->of[MACHINE_CONTENTION];
+	double shared = 1 - 1 / slower_beside(t, RT_STREAM_REDUCE);
 	ExposedEnd end = exposed_of(t, SEC_BACKWARD, op, a);
 	return (BoundAt){.behind = t->alone - t->recomputed - timeline_before(t, op) + (end.latency + end.moved) * shared
 		+ end.seconds * (1 - shared), .beside = end.beside * (1 - shared), .fewer = fewer};
@@ -143,7 +150,7 @@ static const Op *earliest(const Timeline *t, Module *m, int64_t *bytes, Arena *a
 
 Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *live, double room)
 {
-	double slower = t->machine->of[MACHINE_CONTENTION];
+	double gathers = 1 - 1 / slower_beside(t, RT_STREAM_GATHER), reduces = 1 - 1 / slower_beside(t, RT_STREAM_REDUCE);
 	double again = t->again_bytes ? t->again * MAX(1 - MAX(room, 0) / (double)t->again_bytes, 0) : 0;
 	double forward = t->moving[RT_STREAM_GATHER] - t->again, reduce = t->moving[RT_STREAM_REDUCE];
 	double fixed = t->alone + t->moving[RT_STREAM_SYNC];
@@ -151,10 +158,10 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 		return (Bound){.seconds = fixed + forward + again + reduce, .roomy = fixed + forward + reduce};
 	Arena *a = arena_new();
 	ExposedEnd front = exposed_of(t, SEC_FORWARD, NULL, a), end = exposed_of(t, SEC_BACKWARD, NULL, a);
-	double beside = 1 - 1 / slower;
-	fixed += (front.latency + end.latency + forward) * beside + (front.seconds + end.seconds) / slower;
-	Bound b = {.seconds = fixed + MAX(again, reduce) * beside, .roomy = fixed + reduce * beside,
-		.beside = end.beside / slower, .copies = t->copies_apart};
+	fixed += (front.latency + forward) * gathers + front.seconds * (1 - gathers)
+		+ end.latency * reduces + end.seconds * (1 - reduces);
+	Bound b = {.seconds = fixed + MAX(again * gathers, reduce * reduces), .roomy = fixed + reduce * reduces,
+		.beside = end.beside * (1 - reduces), .copies = t->copies_apart};
 	int64_t bytes = 0;
 	const Op *early = t->machine->of[MACHINE_HOST] > 0 ? earliest(t, m, &bytes, a) : NULL;
 	b.fullest = bound_at(t, live->op[k], 0, a);

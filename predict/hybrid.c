@@ -1,7 +1,8 @@
 /* predict/hybrid.c: `shardc plan --machine --ask`: on how many hosts hybrid_shard is faster than full_shard.
  *
- * Both are planned on 2, 8, 32, .. hosts of the machine, all ranks of which are used, with the samples of a rank as
- * they are, until hybrid_shard is faster and a rank has the memory; then on half of these hosts. */
+ * Both are planned on 2, 8, 32, .. and all hosts of the machine, all ranks of which are used, with the samples of a
+ * rank as they are, until hybrid_shard is faster and a rank has the memory; then on half of these hosts, if these are
+ * more than did not pay. */
 #include <inttypes.h>
 
 #include "predict/answers.h"
@@ -32,6 +33,9 @@ static bool try_hosts(Asking *s, int64_t hosts, int64_t of_host, HybridAt *out)
 	return true;
 }
 
+/* More than all: there are no more. */
+static int64_t next(int64_t hosts, int64_t all) { return hosts < all ? MIN(4 * hosts, all) : all + 1; }
+
 void hybrid_find(Asking *s)
 {
 	Hybrid *x = &s->out->hybrid;
@@ -40,12 +44,12 @@ void hybrid_find(Asking *s)
 	int64_t of_host = (int64_t)m->of[MACHINE_RANKS], all = (int64_t)m->of[MACHINE_HOSTS];
 	if (all < 2)
 		x->why = arena_printf(s->a, "%s describes one host, and hybrid_shard is for several", m->file);
-	for (int64_t hosts = 2; hosts <= all && !at.pays; hosts *= 4) {
+	for (int64_t hosts = 2, before = 1; hosts <= all && !at.pays; before = hosts, hosts = next(hosts, all)) {
 		if (!try_hosts(s, hosts, of_host, &at)) {
 			x->why = "a plan with --strategy=full_shard or hybrid_shard and these options is refused, or has no time";
 			return;
 		}
-		if (at.pays && hosts > 2 && try_hosts(s, hosts / 2, of_host, &half))
+		if (at.pays && hosts / 2 > before && try_hosts(s, hosts / 2, of_host, &half))
 			vec_push(s->a, &x->at, half);
 		vec_push(s->a, &x->at, at);
 	}

@@ -39,6 +39,20 @@ static void check_arch(const Options *o, const Machine *m, Diag *d)
 			sm >= 90 ? "a" : "");
 }
 
+/* Warns of a limit that the machine does not have: what is within it may not fit there. */
+static void check_memory(const Options *o, const Machine *m, Diag *d)
+{
+	if ((double)o->memory.memory_limit > m->of[MACHINE_MEMORY])
+		diag_warn(d, "--memory-limit", "%lld bytes are more than the %.0f that a rank of %s has",
+			(long long)o->memory.memory_limit, m->of[MACHINE_MEMORY], m->file);
+}
+
+void predict_warn(const Options *o, const Machine *m, Diag *d)
+{
+	check_arch(o, m, d);
+	check_memory(o, m, d);
+}
+
 /* On CPUs more ranks than cores share them; a GPU has one rank. */
 static void check_size(Options *o, const Machine *m, Diag *d)
 {
@@ -86,7 +100,7 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	if (m)
 		check_device(o, m, d);
 	if (m)
-		check_arch(o, m, d);
+		predict_warn(o, m, d);
 	if (m)
 		check_size(o, m, d);
 	if (m)

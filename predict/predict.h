@@ -9,6 +9,8 @@
 /* Reads the machine of --machine, and checks options of predictions against it and each other.  Where --hosts is not
  * given, it becomes the number of hosts that --world takes.  False after messages; without --machine *out is NULL. */
 bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
+/* Warns of what the machine has not: GPUs of --arch, as much memory as --memory-limit.  predict_begin warns, too. */
+void predict_warn(const Options *o, const Machine *m, Diag *d);
 /* Whether all that a step of this program does is predicted for the machine; false after messages. */
 bool predict_accepts(const Module *m, const LayoutModel *layout, const Machine *machine, Diag *d);
 /* How many micro-batches of `batch` samples on each rank are the step of --global-batch, which is 1 if that is not

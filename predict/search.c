@@ -8,6 +8,7 @@
 #include "passes/changes.h"
 
 #define FREED 0.5       /* of what values free between forward and backward, is free where a plan needs most, too */
+#define ROUNDING 1e-9   /* of sums of a step's times */
 #define ENOUGH 1e-2     /* of the bound: a plan this near is not improved by keeping units */
 enum { ROUNDS_MAX = 3, AGAIN_MAX = 2 };
 
@@ -573,8 +574,9 @@ static void refuse_limit(const Search *s, Diag *d)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	if (l->total <= s->limit) {
 		diag_error(d, "--wrap", "no plan that auto tried is within --memory-limit and the %lld bytes of memory of its "
-			"host that a rank may pin; the least needs %lld of these, by%s", (long long)s->m->of[MACHINE_HOST_MEMORY],
-			(long long)l->host.total, how);
+			"host that a rank may pin; the least needs %lld of these, by%s: activations %s, optimizer states and "
+			"parameters %s", (long long)s->m->of[MACHINE_HOST_MEMORY], (long long)l->host.total, how,
+			plan_human(s->a, l->host.activations), plan_human(s->a, l->host.states + l->host.params));
 		return;
 	}
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
@@ -626,7 +628,9 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
 	change_start(s);
 	simplify(s);
 	keep_units(s);
-	s->bound = MIN(search_least(s), s->best->of.seconds);
+	s->bound = search_least(s);
+	if (s->best->over || fabs(s->bound / s->best->of.seconds - 1) < ROUNDING) /* the bound is of plans that fit */
+		s->bound = MIN(s->bound, s->best->of.seconds);
 	if (o->memory.memory_limit && s->best->over) {
 		refuse_limit(s, d);
 		return NULL;

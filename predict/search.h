@@ -40,6 +40,7 @@ Search *search_run(const SearchFrom *from, Arena *a, Diag *d);
 const char *const *search_options(const Search *s);
 /* Flags of the binary with which it runs the step that was chosen ("--accum 8"); "": none. */
 const char *search_flags(const Search *s);
+const Machine *search_machine(const Search *s); /* for which it looked */
 /* Bytes that the plan needs beyond what a rank may have; 0: it fits. */
 int64_t search_over(const Search *s);
 /* What was chosen, what one other choice would cost, and how far from the best it may be. */

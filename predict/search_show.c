@@ -33,6 +33,11 @@ const char *search_flags(const Search *s)
 	return arena_printf(s->a, "%s%s--shard-size %s", accum, *accum ? " " : "", size);
 }
 
+const Machine *search_machine(const Search *s)
+{
+	return s->m;
+}
+
 int64_t search_over(const Search *s)
 {
 	return s->best->over;
@@ -81,8 +86,12 @@ void search_text(FILE *f, const Search *s)
 	}
 	if (*search_flags(s))
 		fprintf(f, "\n  the binary then wants %s", search_flags(s));
-	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
-		"at most %.2f%%\n", s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
+	if (s->bound > s->best->of.seconds)
+		fprintf(f, "\n  the bound by relaxation, %.3f ms, is above this plan: it does not hold for this model, so "
+			"there may be a better one; please report this\n", s->bound * 1e3);
+	else
+		fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap "
+			"is at most %.2f%%\n", s->bound * 1e3, 100 * (s->best->of.seconds / s->bound - 1));
 	if (s->best->over)
 		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
 	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");

@@ -83,6 +83,7 @@ static void text_classes(FILE *f, const Totals *t)
 static void text_transfers(FILE *f, const Timeline *t, double step, Arena *a)
 {
 	int shown = 0, width = 4, hidden = 0;
+	double rest = 0; /* exposed, of those that have no line */
 	for (int i = 0; i < t->n_transfers; i++)
 		if (t->transfer[i]->op->unit)
 			width = MAX(width, (int)strlen(t->transfer[i]->op->unit->name));
@@ -90,6 +91,7 @@ static void text_transfers(FILE *f, const Timeline *t, double step, Arena *a)
 		const Transfer *x = t->transfer[i];
 		if (x->exposed < 1e-4 * step) {
 			hidden++;
+			rest += x->exposed;
 			continue;
 		}
 		if (!shown++)
@@ -100,7 +102,8 @@ static void text_transfers(FILE *f, const Timeline *t, double step, Arena *a)
 			MAX(x->end - x->begin - x->exposed, 0) * 1e3, x->exposed * 1e3, exposed_text(x, a));
 	}
 	if (hidden)
-		fprintf(f, "  %d %s hidden\n", hidden, shown ? "others are" : hidden == 1 ? "is" : "are");
+		fprintf(f, "  %d %s hidden%s\n", hidden, shown ? "others are" : hidden == 1 ? "is" : "are",
+			rest < 1e-4 * step ? "" : arena_printf(a, ", but for %.3f ms together", rest * 1e3));
 }
 
 /* The waits of the step: of several micro-batches, each variant with its own collectives. */

@@ -451,6 +451,7 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	int64_t hosts = MAX(o->plan->layout->hosts, 1);
 	Timeline *t = NEW(a, Timeline);
 	*t = (Timeline){.m = m, .machine = o->machine, .who = o->plan->who, .threads = o->comm_threads,
+		.copy_engines = o->copy_engines,
 		.layout = machine_layout(o->machine, ceil_div(o->plan->who.world, hosts), o->threads)};
 	t->rows = machine_rows(o->machine, t->layout);
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .skew = machine_skew(o->machine, t->layout),

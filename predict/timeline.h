@@ -65,6 +65,7 @@ typedef struct Timeline {
 	MachineLayout rows;     /* whose rows of kernels say what ops take */
 	double turns;           /* CPU: as many times as long as alone ops take, as ranks take turns, and by the skew */
 	bool threads;           /* CPU: collectives run beside computing */
+	bool copy_engines;      /* CUDA: copy engines gather */
 	Slice *slice; int n_slices;
 	Transfer **transfer; int n_transfers;
 	double seconds;         /* of the step */

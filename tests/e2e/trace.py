@@ -26,8 +26,10 @@ def silent():
 
 
 def ops_of(path):
-    """The ops of each section: (section, kind, unit); bodies of loops and fused ops are not counted."""
+    """The ops of each section: [kind, unit, ONNX node]; bodies of loops and fused ops are not counted."""
     section, depth, out = None, 0, collections.defaultdict(list)
+    node = {number: json.loads(f'"{name}"') for number, name in
+            re.findall(r'^    (\d+) = "((?:\\.|[^"\\])*)":', open(path).read(), re.M)}
     for line in open(path):
         text = re.sub(r'"(\\.|[^"\\])*"', '""', line.rstrip())
         if depth == 1:
@@ -36,8 +38,11 @@ def ops_of(path):
         elif depth == 2 and section and text.strip() not in ("}", ""):
             body = text.strip().split(" = ")[-1] if re.match(r"\s*%", text) and " = " in text else text.strip()
             unit = re.match(r"\S+ @(\S+)", body)
-            out[section].append((body.split()[0], unit.group(1) if unit else ""))
+            out[section].append([body.split()[0], unit.group(1) if unit else "", ""])
         depth += text.count("{") - text.count("}")
+        at = re.search(r" loc\((\d+)[^()]*\)$", text) if depth == 2 and section else None
+        if at:  # of an op with a body it stands behind that
+            out[section][-1][2] = node.get(at.group(1), "")
     return out
 
 
@@ -50,9 +55,9 @@ def check_program(program, plan, slices):
     first = sorted(set(order))
     assert order == first * (len(order) // len(first)), f"{program}: not each op once a run, in order"
     for e in slices:
-        section, kind, unit = ops[e["args"]["op"]]
+        section, kind, unit, onnx = ops[e["args"]["op"]]
         words = e["name"].split()
-        assert e["args"]["section"] == section, e
+        assert e["args"]["section"] == section and e["args"]["node"] == onnx, (e, onnx)
         assert kind in ("wait", "copied") and words[0] == "wait" or words[1 if words[0] in ("wait", "issue") else 0] == kind, (e, kind)
         assert not unit or e["args"]["unit"] == unit, e
     missing = {ops[i][1] for i in range(len(ops)) if i not in set(first)} - silent()
