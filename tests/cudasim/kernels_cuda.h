@@ -4,9 +4,8 @@
 
 #include "tests/unit/kernel_cases.h"
 
-#define KERNEL_CUDA_CASES(X) X(casts) X(chance) X(scale) X(not_finite) X(accuracy) X(odd) X(many_rows) \
-	X(many_groups) X(many_heads) X(memory) X(nothing) X(attention) \
-	X(attention_masks)
+#define KERNEL_CUDA_CASES(X) X(casts) X(chance) X(scale) X(head_pads) X(not_finite) X(accuracy) X(odd) \
+	X(many_rows) X(many_groups) X(many_heads) X(memory) X(nothing) X(attention) X(attention_masks)
 #define CUDA_CASE(name) void case_cuda_##name(void);
 KERNEL_CUDA_CASES(CUDA_CASE)
 #undef CUDA_CASE
