@@ -13,6 +13,8 @@ KERNEL_CUDA_CASES(CUDA_CASE)
 /* Of attention: whether cuDNN computes it; whether it has gradients for the device. */
 bool cuda_by_library(const KPrim *p);
 bool cuda_before_blackwell(void);
+/* The emulation's cuDNN, without CUDASIM_CUDNN, serves all that our kernels ask it for.  Another one may refuse some. */
+bool cuda_serves_all(void);
 
 /* The dims of attention's operands and of its output. */
 typedef struct AttentionDims { int64_t q[4], k[4], v[4], o[4]; } AttentionDims;
