@@ -164,6 +164,6 @@ void case_cuda_attention_masks(void)
 		Masked c = masked_of(&of, (i / 2 + i) % 2 ? K_F16 : K_BF16);
 		check(&c, of.served, n);
 	}
-	printf("\n    cuDNN computes %d of %d masked attentions and %d of %d gradients of them  ", n[0].of, n[0].may, n[1].of,
-		n[1].may);
+	printf("\n    cuDNN computes %d of %d masked attentions and %d of %d gradients of them  ", n[0].of, n[0].may,
+		n[1].of, n[1].may);
 }

@@ -111,11 +111,12 @@ void case_cuda_head_pads(void)
 		void *w = case_halves(case_floats(c * 8, -1, 1), c * 8, K_BF16);
 		float *sums = case_alloc(8), *dw = case_alloc(c * 8 * 4), *dloss = case_floats(1, 1, 1);
 		uint16_t *dh = case_alloc(5 * 8 * 2), *pads = case_alloc(2);
+		int64_t *labels = case_ids(5, c);
 		char *work = case_alloc(1 << 22);
 		memset(work, 0xA5, 1 << 22);
 		memset(pads, 0xA5, 2);
 		KPrim *p = k_linear_cross_entropy_create(&d);
-		k_linear_cross_entropy_run(p, sums, sums + 1, NULL, dh, dw, NULL, dloss, h, w, case_ids(5, c), NULL, NULL, work);
+		k_linear_cross_entropy_run(p, sums, sums + 1, NULL, dh, dw, NULL, dloss, h, w, labels, NULL, NULL, work);
 		case_sync();
 		for (int64_t i = 0; i < d.block * pitch; i++)
 			if (i % pitch >= c)

@@ -13,7 +13,7 @@ KERNEL_CUDA_CASES(CUDA_CASE)
 /* Of attention: whether cuDNN computes it; whether it has gradients for the device. */
 bool cuda_by_library(const KPrim *p);
 bool cuda_before_blackwell(void);
-/* The emulation's cuDNN, without CUDASIM_CUDNN, serves all that our kernels ask it for.  Another one may refuse some. */
+/* The emulation's cuDNN, without CUDASIM_CUDNN, serves all that our kernels ask it for; another one may refuse some. */
 bool cuda_serves_all(void);
 
 /* The dims of attention's operands and of its output. */
