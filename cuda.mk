@@ -99,7 +99,7 @@ CUDNN_TEST := $(BUILD)/tests/cudnn
 test-cudnn: $(CUDNN_TEST)/graphs
 	LD_LIBRARY_PATH=$(CUDNN_TEST):$(subst lib $(CUDA_PIP),lib:$(CUDA_PIP),$(foreach d,$(CUDA_DIRS),$(d)/lib)) $<
 $(CUDNN_TEST)/graphs: $(wildcard tests/cudnn/*.cpp) $(addprefix kernels/cuda/,graph.cu attention_graph.cu conv_graph.cu) \
-		tests/cudnn/device.h $(wildcard kernels/cuda/*graph.cuh) kernels/cuda/attention_bias.cuh kernels/cuda/work.h $(CUDNN_TEST)/libcuda.so.1 | build/cuda/ready
+		tests/cudnn/device.h tests/cudasim/masks.h $(wildcard kernels/cuda/*graph.cuh) kernels/cuda/attention_bias.cuh kernels/cuda/work.h $(CUDNN_TEST)/libcuda.so.1 | build/cuda/ready
 	$(CXX) -std=c++20 -O1 -Wall -Wextra -Wno-missing-field-initializers -Werror -I. -I$(BUILD) $(CUDA_INCLUDE) -x c++ -o $@ \
 		$(filter %.cpp %.cu,$^) -x none $(foreach d,$(CUDA_DIRS),-L$(d)/lib) -l:libcudnn.so.9
 $(CUDNN_TEST)/libcuda.so.1: tests/cudnn/driver.c

@@ -10,6 +10,8 @@
 
 static_assert((int)HEAD_PRODUCTS <= (int)PRIM_MAX_PRODUCTS, "a loss head has more products than a primitive can hold");
 
+enum { CAST_THREADS = 256 };
+
 static int64_t pitch_of(const KLossHeadDesc *d) { return kwork_logits_pitch(d->c, true); }
 static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, pitch_of(d), d->rows * 2 * 8); }
 
@@ -40,6 +42,31 @@ template <class T> static void sum_columns(float *db, const void *dx, const Loss
 	LAUNCH((add_columns<T>), blocks_for(x.c, 256), 256, 0, k_stream, db, (const T *)dx, x.rows, x.c, x.pitch, set);
 }
 
+/* y = x, rounded, of (rows, c); rows begin `pitch` elements apart, at multiples of 16 bytes, and what lies between them
+ * is neither read nor written.  A thread has 4 neighbours of a row. */
+template <class T> static __global__ void __launch_bounds__(CAST_THREADS) narrow_rows(T *y, const float *x, int64_t c,
+	int64_t pitch)
+{
+	int64_t at = (int64_t)blockIdx.x * pitch, i = 4 * ((int64_t)blockIdx.y * CAST_THREADS + (int)threadIdx.x);
+	if (i + 4 <= c) {
+		Vec<float, 4> from = load<4>(x + at + i);
+		Vec<T, 4> to;
+		#pragma unroll
+		for (int k = 0; k < 4; k++)
+			to.at[k] = narrow<T>(from.at[k]);
+		store<4>(y + at + i, to);
+		return;
+	}
+	for (; i < c; i++)
+		y[at + i] = narrow<T>(x[at + i]);
+}
+
+template <class T> static void narrow_block(void *y, const LossBlock &x)
+{
+	dim3 grid((unsigned)x.rows, (unsigned)ceil_div(x.c, 4 * CAST_THREADS));
+	LAUNCH((narrow_rows<T>), grid, CAST_THREADS, 0, k_stream, (T *)y, (const float *)x.logits, x.c, x.pitch);
+}
+
 struct Head {
 	KPrim *p;
 	void *dh;
@@ -58,8 +85,8 @@ static void multiply(const Head &a, int64_t number, const LossBlock &x)
 	const void *dx = x.logits, *h = a.h + row;
 	void *work = a.work + at.product;
 	if (head_is_wide(d)) {
-		k_device_cast(a.work + at.narrow, d->dtype, x.logits, K_F32, x.rows * x.pitch); /* pads, too */
 		dx = a.work + at.narrow;
+		(d->dtype == K_BF16 ? narrow_block<Bf16> : narrow_block<F16>)(a.work + at.narrow, x);
 	}
 	if (a.dh)
 		k_matmul_run(products[HEAD_DH], (char *)a.dh + row, dx, a.w, nullptr, work);

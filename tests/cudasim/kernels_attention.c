@@ -98,6 +98,15 @@ bool cuda_before_blackwell(void)
 	return major < 10;
 }
 
+bool cuda_serves_all(void)
+{
+#ifdef CUDASIM_CUDA_RUNTIME_API_H
+	return !getenv("CUDASIM_CUDNN");
+#else
+	return false;
+#endif
+}
+
 AttentionDims cuda_attention_dims(const KAttention *a)
 {
 	bool rows = a->layout; /* in front of heads */

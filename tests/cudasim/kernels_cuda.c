@@ -4,6 +4,7 @@
  * The one idea: what begins at an odd place is what begins at an even one, up to the order of sums. */
 #include "base/philox.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/loss_head.h"
 #include "tests/cudasim/kernels_cuda.h"
 
 #include <signal.h>
@@ -96,6 +97,33 @@ void case_cuda_scale(void)
 				k_device_scale(from(got, wide_types[t], skip), wide_types[t], n - skip, scales[k]);
 				case_equal("k_device_scale", got, want, n * bytes_of(wide_types[t]));
 			}
+}
+
+/* A loss head narrows the f32 gradient of a block's logits, and leaves alone what lies between its rows, of either.  To
+ * read there shows as a write: no number of bytes 0xA5 is narrowed to such bytes. */
+void case_cuda_head_pads(void)
+{
+	for (int64_t c = 65; c < 1100; c += 1029) {
+		KLossHeadDesc d = {.dtype = K_BF16, .to = K_F32, .rows = 5, .block = 3, .c = c, .d = 8, .tb = true, .dh = true,
+			.dw = true, .ignore_index = -1, .work_bytes = 1 << 22};
+		int64_t pitch = kwork_logits_pitch(c, true), at = head_places(&d, pitch, d.rows * 2 * 8).narrow;
+		void *h = case_halves(case_floats(5 * 8, -1, 1), 5 * 8, K_BF16);
+		void *w = case_halves(case_floats(c * 8, -1, 1), c * 8, K_BF16);
+		float *sums = case_alloc(8), *dw = case_alloc(c * 8 * 4), *dloss = case_floats(1, 1, 1);
+		uint16_t *dh = case_alloc(5 * 8 * 2), *pads = case_alloc(2);
+		int64_t *labels = case_ids(5, c);
+		char *work = case_alloc(1 << 22);
+		memset(work, 0xA5, 1 << 22);
+		memset(pads, 0xA5, 2);
+		KPrim *p = k_linear_cross_entropy_create(&d);
+		k_linear_cross_entropy_run(p, sums, sums + 1, NULL, dh, dw, NULL, dloss, h, w, labels, NULL, NULL, work);
+		case_sync();
+		for (int64_t i = 0; i < d.block * pitch; i++)
+			if (i % pitch >= c)
+				case_equal("between rows of a loss head's block", work + at + 2 * i, pads, 2);
+		case_true(memcmp(work + at, pads, 2) != 0, "a loss head narrows its block");
+		k_prim_free(p);
+	}
 }
 
 /* Finds a NaN and an infinity among zeros, and again when another of each stands behind them; -1: there is none. */

@@ -118,7 +118,7 @@ class Bench:
             took = self.ours(name, CUDASIM_REPORT=str(report))
         finally:
             over.set()
-            watcher.join(1)
+        watcher.join(1)  # not where the time is over
         if self.smoke:
             return took, int(report.read_text().split()[1])
         return took, max(most) - before if max(most) else None

@@ -80,7 +80,8 @@ class Check:
         if status != 0:
             raise Failed(f"exit {status}: {'; '.join(failures(text)[:20]) or text.strip()[-600:]}")
         self.kernels_passed = True
-        return f"{len(re.findall(r'passed$', text, re.M))} tests passed"
+        served = "".join(f"; {line.strip()}" for line in re.findall(r"^ +(cuDNN .*?)(?:passed)?$", text, re.M))
+        return f"{len(re.findall(r'passed$', text, re.M))} tests passed{served}"
 
     def call_by_call(self):
         if self.kernels_passed:

@@ -94,8 +94,7 @@ class Faults:
                     raise Failed("PyTorch holds no memory; it said why above")
                 status, text = self.machine.run(command)
             finally:
-                end(holder.pid)
-                holder.wait()
+                end(holder.pid)  # end_children waits for it
         want = [f"the plan is {plan} bytes of device memory", "most of them", "compile for a smaller batch"]
         if status != 3 or not all(w in text for w in want):
             raise Failed(f"exit {status}, wanted 3 and {want}: {text.strip()[-600:]}")
