@@ -213,9 +213,11 @@ sizes: all $(SIZES_READY)
 	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZED:%=--models %) $(SIZES)
 	$(PYTHON) tests/sizes/train.py $(BUILD)/shardc $(BUILD)/sizes/train
 ## schedulers: --wrap=auto against the schedules of FSDP2 and SimpleFSDP, played for Llama-3 8B on 8 to 1,024 GPUs; what
-##   each decision of the default schedule is worth, as docs/sharding.md has it (DEFAULTS=--write writes its tables)
+##   each decision of the default schedule is worth, as docs/sharding.md has it (DEFAULTS=--write writes its tables); and
+##   orders of collectives by random edits
 schedulers: all $(SIZES_READY)
 	$(PYTHON) tests/predict/schedulers.py $(BUILD)/shardc $(BUILD)/sizes machines
+	$(PYTHON) tests/predict/orders.py $(BUILD)/shardc $(BUILD)/sizes machines
 	$(PYTHON) tests/predict/defaults.py $(BUILD)/shardc $(BUILD)/sizes machines --docs docs/sharding.md $(DEFAULTS)
 ## published: predicted steps beside published speeds of training on A100, H100 and H200, from machines/ alone (five
 ##   minutes; PUBLISHED=--quick: a few of them)

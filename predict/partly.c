@@ -41,7 +41,7 @@ static void add_kept(Asking *s)
 	else if (!n)
 		why = "backward gathers no unit again";
 	else if (s->o->sharding.strategy != STRATEGY_FULL_SHARD)
-		why = "it is asked of full_shard alone";
+		why = "it is asked of full_shard alone, since no strategy keeps units of hybrid_shard gathered";
 	for (int high = why ? 0 : n, at = n; low < high; at = (low + high + 1) / 2)
 		if (keeps(s, name, at, &o)) {
 			low = at;
