@@ -86,6 +86,10 @@ typedef struct RankProgress {
 	_Atomic int32_t inside[RT_STREAMS]; /* number of the collective that is being waited for, 0 = none */
 	_Atomic int32_t ended[RT_STREAMS];  /* number of the one that ended last, 0 = none */
 	_Atomic int64_t done[RT_STREAMS];   /* collectives ended since the start; in a stall it does not grow */
+	/* A GPU writes the numbers above as it gets to a collective.  Before that the host issues it, which may not end
+	 * either: the number of the one that is being issued, 0 = none, and how many have been. */
+	_Atomic int32_t issuing[RT_STREAMS];
+	_Atomic int64_t issued[RT_STREAMS];
 } RankProgress;
 /* Stand-ins for seq for what ranks wait for outside of programs. */
 enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL, OUTSIDE_FILES };
@@ -99,6 +103,16 @@ static inline void progress_end(RankProgress *p, int channel)
 	atomic_store_explicit(&p->ended[channel], seq, memory_order_relaxed);
 	atomic_store_explicit(&p->inside[channel], 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&p->done[channel], 1, memory_order_relaxed);
+}
+
+static inline void progress_issue(RankProgress *p, int channel, int seq)
+{
+	atomic_store_explicit(&p->issuing[channel], seq, memory_order_relaxed);
+}
+static inline void progress_issued(RankProgress *p, int channel)
+{
+	atomic_store_explicit(&p->issuing[channel], 0, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->issued[channel], 1, memory_order_relaxed);
 }
 
 typedef struct Control Control;

@@ -65,9 +65,11 @@ static RankRecord record_now(const RankProgress *p)
 	RankRecord r = {.step = atomic_load_explicit(&p->step, memory_order_relaxed),
 		.program = atomic_load_explicit(&p->program, memory_order_relaxed)};
 	for (int i = 0; i < RT_STREAMS; i++) {
-		r.inside[i] = atomic_load_explicit(&p->inside[i], memory_order_relaxed);
+		int32_t inside = atomic_load_explicit(&p->inside[i], memory_order_relaxed);
+		r.inside[i] = inside ? inside : atomic_load_explicit(&p->issuing[i], memory_order_relaxed);
 		r.ended[i] = atomic_load_explicit(&p->ended[i], memory_order_relaxed);
-		r.done[i] = atomic_load_explicit(&p->done[i], memory_order_relaxed);
+		r.done[i] = atomic_load_explicit(&p->done[i], memory_order_relaxed)
+			+ atomic_load_explicit(&p->issued[i], memory_order_relaxed);
 	}
 	return r;
 }

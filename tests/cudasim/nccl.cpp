@@ -9,6 +9,9 @@
  * Sums are made in rank order in the type that travels, 16 bits rounded at each addition, as a ring does; averages
  * multiply by 1/n in that type first, as NCCL does.
  *
+ * An abort frees its communicator: a call behind it, or one that another thread is in and will return, is an error.
+ * CUDASIM_NCCL_STUCK=N: no call that launches is ever done behind the first N; -N: nor does it return.
+ *
  * Memory is registered with a communicator only if ncclMemAlloc gave it, and what peers may then read in place must
  * lie at one offset of it on all ranks; nothing may be registered when a communicator ends or its memory is freed.
  *
@@ -18,6 +21,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +43,7 @@
 
 namespace {
 
-enum { MOST_RANKS = 64, HEADER = 1 << 16, HOST_BYTES = 256, NAP_US = 200, MOST_POLLS = 4 };
+enum { MOST_RANKS = 64, HEADER = 1 << 16, HOST_BYTES = 256, NAP_US = 200, ABORT_US = 20000, MOST_POLLS = 4 };
 const size_t AREA = (size_t)1 << 28; /* of each rank; the file is sparse */
 
 enum Kind { GATHER, REDUCE_SCATTER, ALL_REDUCE, REDUCE, BROADCAST };
@@ -74,6 +78,8 @@ struct ncclComm {
 	unsigned polls;          /* left, before it says that its last call is done */
 	std::thread::id caller;  /* of that call */
 	std::atomic<bool> aborted;
+	std::atomic<int> inside; /* threads in a call */
+	std::atomic<bool> stuck; /* one of them never returns, which to abort may find */
 	ncclResult_t error;
 	std::string why;
 };
@@ -87,6 +93,20 @@ std::list<Listed> listed;
 struct Posted { ncclComm *comm; cudaStream_t stream; Op op; };
 int depth;
 std::vector<Posted> group;
+
+/* Each call that uses a communicator has one. */
+struct Inside {
+	ncclComm *comm;
+
+	Inside(ncclComm *c, const char *call) : comm(c)
+	{
+		comm->inside++;
+		if (comm->aborted)
+			sim_die("%s: the communicator was aborted, which has freed it", call);
+	}
+	Inside(const Inside &) = delete;
+	~Inside() { comm->inside--; }
+};
 
 /* ---- life of peers ---- */
 
@@ -161,6 +181,18 @@ ncclResult_t called(ncclComm *c, unsigned polls)
 	c->caller = std::this_thread::get_id();
 	c->polls = polls;
 	return polls ? ncclInProgress : ncclSuccess;
+}
+
+/* The same for a call that launches. */
+ncclResult_t launched(ncclComm *c)
+{
+	static long long launches;
+	long long most = sim_setting("CUDASIM_NCCL_STUCK", 0);
+	bool stuck = most && ++launches > llabs(most);
+	c->stuck = stuck && most < 0;
+	while (c->stuck)
+		pause();
+	return called(c, stuck ? UINT_MAX : sim_random(MOST_POLLS));
 }
 
 /* ---- what an operation does ---- */
@@ -369,6 +401,7 @@ void must_be_empty(const ncclComm *c, const char *call)
 ncclResult_t post(ncclComm *c, Op op, cudaStream_t stream)
 {
 	Same &s = op.same;
+	Inside inside(c, kind_names[s.kind]);
 	bool sends = s.kind == REDUCE_SCATTER || s.kind == REDUCE;
 	bool takes = s.kind != REDUCE || s.root == c->rank, gives = s.kind != BROADCAST || s.root == c->rank;
 	if (sent(c, s) > AREA)
@@ -390,7 +423,7 @@ ncclResult_t post(ncclComm *c, Op op, cudaStream_t stream)
 		return ncclSuccess;
 	}
 	launch(c, stream, {op});
-	return called(c, sim_random(MOST_POLLS));
+	return launched(c);
 }
 
 /* ---- communicators ---- */
@@ -500,6 +533,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, in
 /* Blocks until all ranks of the parent have called it. */
 ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
+	Inside inside(c, "ncclCommSplit");
 	Rank *mine = &c->header->rank[c->rank];
 	int turn = ++c->splits, first = -1, size = 0, rank = 0;
 	mine->color = color;
@@ -556,6 +590,7 @@ ncclResult_t ncclMemFree(void *p)
 
 ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **handle)
 {
+	Inside inside(c, "ncclCommRegister");
 	auto found = lent.find((const char *)p);
 	if (found == lent.end() || bytes > found->second)
 		sim_die("ncclCommRegister: %zu bytes that ncclMemAlloc did not give", bytes);
@@ -569,6 +604,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **
 
 ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
 {
+	Inside inside(c, "ncclCommDeregister");
 	for (auto l = listed.begin(); l != listed.end(); ++l)
 		if (&*l == handle && l->comm == c) {
 			listed.erase(l);
@@ -579,28 +615,36 @@ ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
 
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
+	Inside inside(c, "ncclCommFinalize");
 	must_be_empty(c, "ncclCommFinalize");
 	return called(c, sim_random(MOST_POLLS));
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+	if (c->aborted)
+		sim_die("ncclCommDestroy: the communicator was aborted, which has freed it");
 	must_be_empty(c, "ncclCommDestroy");
 	detach(c, LEFT);
 	return ncclSuccess;
 }
 
-/* What runs ends; its memory stays, since nodes of the device may still look at it. */
+/* What runs ends, which takes a while.  The memory stays, since nodes of the device may still look at it. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-	c->aborted = true;
+	if (c->aborted.exchange(true))
+		sim_die("ncclCommAbort: the communicator was aborted, which has freed it");
+	if (c->inside && !c->stuck)
+		sim_die("ncclCommAbort: another thread is in a call of the communicator, which is freed under it");
 	c->header->rank[c->rank].life = ABORTED;
+	usleep(ABORT_US);
 	return ncclSuccess;
 }
 
 /* It ends a call that is done, and takes no care of other threads. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
+	Inside inside(c, "ncclCommGetAsyncError");
 	if (c->polls && c->caller != std::this_thread::get_id())
 		sim_die("ncclCommGetAsyncError: another thread has a call of this communicator that is not done");
 	*error = look(c);
@@ -616,6 +660,8 @@ const char *ncclGetErrorString(ncclResult_t r)
 
 const char *ncclGetLastError(ncclComm_t c)
 {
+	if (c && c->aborted)
+		sim_die("ncclGetLastError: the communicator was aborted, which has freed it");
 	return c ? c->why.c_str() : "";
 }
 
@@ -631,9 +677,12 @@ ncclResult_t ncclGroupEnd(void)
 		return ncclInvalidUsage;
 	if (--depth)
 		return ncclSuccess;
-	ncclComm *c = group.empty() ? NULL : group[0].comm;
+	if (group.empty())
+		return ncclSuccess;
+	ncclComm *c = group[0].comm;
+	Inside inside(c, "ncclGroupEnd");
 	end_group();
-	return c ? called(c, sim_random(MOST_POLLS)) : ncclSuccess;
+	return launched(c);
 }
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,

@@ -182,7 +182,9 @@ static void issue(Rt *rt, int seq)
 	if (all->now->idle[seq])
 		return;
 	enter(rt, seq, row->stream);
+	progress_issue(all->progress, row->stream, seq);
 	all->backend->issue(rt, row, seq, s);
+	progress_issued(all->progress, row->stream);
 	if (all->backend->finish) {
 		all->open[row->stream].seq[all->open[row->stream].end++] = seq;
 		return;
@@ -274,12 +276,18 @@ void streams_before_gathers(Rt *rt, int seq)
 
 void streams_gather(Rt *rt, void *all, const void *mine, int64_t bytes)
 {
-	rt->p->streams->backend->gather_small(rt, all, mine, bytes, streams_of(rt, RT_STREAM_SYNC));
+	Streams *s = rt->p->streams;
+	progress_issue(s->progress, RT_STREAM_SYNC, s->sync_seq);
+	s->backend->gather_small(rt, all, mine, bytes, streams_of(rt, RT_STREAM_SYNC));
+	progress_issued(s->progress, RT_STREAM_SYNC);
 }
 
 void streams_broadcast(Rt *rt, void *at, int64_t bytes)
 {
-	rt->p->streams->backend->broadcast_small(rt, at, bytes, streams_of(rt, RT_STREAM_SYNC));
+	Streams *s = rt->p->streams;
+	progress_issue(s->progress, RT_STREAM_SYNC, s->sync_seq);
+	s->backend->broadcast_small(rt, at, bytes, streams_of(rt, RT_STREAM_SYNC));
+	progress_issued(s->progress, RT_STREAM_SYNC);
 }
 
 /* ---- captures ---- */

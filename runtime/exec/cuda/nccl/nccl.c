@@ -16,13 +16,17 @@
  *
  * No call blocks inside NCCL: a call that is not done is polled, and the watchdog ends a run in which that takes too
  * long.  To poll ends a call in NCCL, which expects one thread at a time; so the thread that calls owns all
- * communicators until its call is done, and notices failures itself.  The watchdog asks in between.
+ * communicators until its call is done, and notices failures itself.  The watchdog asks in between.  To abort a run
+ * frees the communicators, so the watchdog becomes their owner first: whoever has them gives them up at the next poll
+ * and never goes on.  One who does not return from a call within PATIENCE_MS is not waited for.
  *
  * Each NCCL call is made from collective.c's description of a part. */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/cuda/cuda.h"
 #include "runtime/exec/cuda/backend.h"
@@ -37,6 +41,7 @@ typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
 	pthread_mutex_t owner;
+	atomic_bool aborted;   /* communicators are freed, or soon will be */
 	void *comm[RT_STREAMS][SIZES]; /* NULL: not needed */
 	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* NCCL's handles of registered memory; NULL: none */
 } Nccl;
@@ -46,8 +51,23 @@ static Nccl *nccl(const Rt *rt)
 	return streams_backend_state(rt);
 }
 
-static void own(Nccl *n) { pthread_mutex_lock(&n->owner); }
 static void disown(Nccl *n) { pthread_mutex_unlock(&n->owner); }
+
+/* The owner calls this behind each call of NCCL.  Once the run is aborted it does not return: the process ends. */
+static void yield_to_abort(Nccl *n)
+{
+	if (!atomic_load(&n->aborted))
+		return;
+	disown(n);
+	for (;;)
+		pause();
+}
+
+static void own(Nccl *n)
+{
+	pthread_mutex_lock(&n->owner);
+	yield_to_abort(n);
+}
 
 static _Noreturn void broken(const Nccl *n, void *comm, const char *what)
 {
@@ -56,17 +76,20 @@ static _Noreturn void broken(const Nccl *n, void *comm, const char *what)
 }
 
 /* Polls until a call is done, at growing intervals. */
-static NcclState settle(const Nccl *n, void *comm, NcclState s)
+static NcclState settle(Nccl *n, void *comm, NcclState s)
 {
+	yield_to_abort(n);
 	for (long ns = 1000; s == NCCL_BUSY; ns = MIN(2 * ns, 1000000)) {
 		const struct timespec t = {.tv_nsec = ns};
 		nanosleep(&t, NULL);
+		yield_to_abort(n);
 		s = n->lib->state(comm);
+		yield_to_abort(n);
 	}
 	return s;
 }
 
-static void must(const Nccl *n, void *comm, NcclState s, const char *what)
+static void must(Nccl *n, void *comm, NcclState s, const char *what)
 {
 	if (settle(n, comm, s) != NCCL_DONE)
 		broken(n, comm, what);
@@ -202,9 +225,12 @@ static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 		return;
 	own(n);
 	must(n, comm, n->lib->begin(), "a launch");
-	for (int k = 0; k < parts; k++)
-		if (goes[k] && n->lib->post(comm, &call[k], s) == NCCL_FAILED)
+	for (int k = 0; k < parts; k++) {
+		bool failed = goes[k] && n->lib->post(comm, &call[k], s) == NCCL_FAILED;
+		yield_to_abort(n);
+		if (failed)
 			broken(n, comm, collective_name(row->kind));
+	}
 	must(n, comm, n->lib->end(), collective_name(row->kind));
 	disown(n);
 	for (int k = 0; k < parts; k++)
@@ -299,7 +325,7 @@ static bool meet(const Rt *rt, const Nccl *n, Met *of0, Diag *d)
 	return same_versions(rt, n, all, d);
 }
 
-static bool opened(const Rt *rt, const Nccl *n, void *comm, NcclState s, RtStream stream, Size of, Diag *d)
+static bool opened(const Rt *rt, Nccl *n, void *comm, NcclState s, RtStream stream, Size of, Diag *d)
 {
 	if (settle(n, comm, s) == NCCL_DONE)
 		return true;
@@ -340,7 +366,7 @@ static bool open_all(const Rt *rt, Nccl *n, const Met *met, Diag *d)
 
 static const char *nccl_take(const Rt *rt, void **at, int64_t bytes)
 {
-	const Nccl *n = nccl(rt);
+	Nccl *n = nccl(rt);
 	return n->lib->take(at, (size_t)bytes) == NCCL_DONE ? NULL : n->lib->why(NULL);
 }
 
@@ -456,9 +482,18 @@ static const char *nccl_failed(void *state)
 	return why;
 }
 
+/* The caller's thread ends the process behind this, and has an alarm of a second. */
 static void nccl_abort(void *state)
 {
+	enum { PATIENCE_MS = 200 };
 	Nccl *n = state;
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += PATIENCE_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	atomic_store(&n->aborted, true);
+	pthread_mutex_timedlock(&n->owner, &until);
 	each(n, n->lib->abort);
 }
 
