@@ -189,8 +189,24 @@ class Setup:
         key = (cuda, model, *options)
         if key not in self.built:
             out = self.built[key] = self.root / f"p{len(self.built)}{'cuda' if cuda else 'cpu'}"
-            call([*self.compiler(model, options), "-O0", "-o", out, *(self.cuda if cuda else [])])
+            shardc, *words = self.compiler(model, options)
+            arch = next((o.partition("=")[2] for o in options if o.startswith("--arch=")), None)
+            target = [o for o in self.cuda if not (arch and o.startswith("--arch="))] if cuda else []
+            call([self.compiler_for(arch) if arch else shardc, *words, "-O0", "-o", out, *target])
         return self.built[key]
+
+    def compiler_for(self, arch):
+        """A compiler whose runtime for these GPUs is the emulation's."""
+        tree = self.root / "tree"
+        lib = tree / "lib" / arch
+        if not lib.exists():
+            lib.mkdir(parents=True)
+            shutil.copy(self.shardc, tree)
+            for file in (pathlib.Path(self.shardc).parent / "lib/cudasim").iterdir():
+                (lib / file.name).symlink_to(file)
+            if not (tree / "include").exists():
+                (tree / "include").symlink_to(pathlib.Path(__file__).resolve().parents[2])
+        return tree / "shardc"
 
     def compiler(self, model, options):
         given = {o.partition("=")[0] for o in options}
@@ -490,11 +506,16 @@ ITEMS = {
         says=["cudnn:conv, engine", "cudnn:conv_grad_x, engine", "cudnn:conv_grad_w, engine"]),
     "products that were tuned": dict(model="drop", options=["--optimizer=adamw", "--dropout=off"], tune="tune.txt"),
     "fp8": dict(model="grouped", options=FP8, flags=["--lr=0.05"], has=["matmul_f8"]),
-    "a GPU of 10.0": dict(
-        model="grouped", options=BF16, cuda=["--attention=cudnn"], env={"CUDASIM_ARCH": "100"},
-        says=["cudnn:attention, engine 2", "our own kernels compute them"]),
-    "a GPU of 12.0": dict(
-        model="grouped", options=FP8, flags=["--lr=0.05"], env={"CUDASIM_ARCH": "120"}),
+    "fp8, gathered by two ranks": dict(
+        model="grouped", options=[*FP8, "--wrap=block"], flags=["--lr=0.05", "--ranks=2"], env={"CUDASIM_DEVICES": "2"},
+        has=["matmul_f8", "f8_scales .*stream=\"sync\"", "async flat @.*:e4m3 = all_gather"], says=["nccl"]),
+    "a program for sm_100a": dict(
+        model="grouped", options=BF16, cuda=["--attention=cudnn", "--arch=sm_100a"], env={"CUDASIM_ARCH": "100"},
+        has=[r" attention .*library=1"], lacks=[re.compile(r" attention_grad .*library=1")],
+        says=["cudnn:attention, engine 2"]),
+    "a program for sm_120a": dict(
+        model="grouped", options=FP8, cuda=["--arch=sm_120a"], flags=["--lr=0.05"], env={"CUDASIM_ARCH": "120"},
+        has=["matmul_f8"]),
 }
 
 
