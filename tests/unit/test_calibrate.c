@@ -209,7 +209,7 @@ static void cores(void)
 static void gpus(void)
 {
 	Arena *a = arena_new();
-	Host h = {.cuda = true, .ranks = 2, .memory = 8e9, .processors = 100, .name = "two GPUs"};
+	Host h = {.cuda = true, .ranks = 2, .memory = 8e9, .processors = 100, .capability = 9.0, .name = "two GPUs"};
 	Machine *m = calibrated(&h, false, a);
 	int rounded = 0;
 	for (int i = 0; i < m->n_kernels; i++) {
@@ -219,6 +219,7 @@ static void gpus(void)
 	}
 	CU_ASSERT(rounded > 0);
 	CU_ASSERT_EQUAL(m->of[MACHINE_PROCESSORS], 100);
+	CU_ASSERT(equal(m->of[MACHINE_CAPABILITY], 9.0));
 	CU_ASSERT(equal(m->of[MACHINE_CONTENTION], slower));
 	CU_ASSERT_EQUAL(count_rows(m, COMM_NCCL, 2), 2);
 	CU_ASSERT_EQUAL(m->n_steps, 0);
