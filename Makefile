@@ -136,10 +136,11 @@ gradcheck: all $(BUILD)/differences $(VENV)/ready
 $(BUILD)/differences: $(call obj,tests/gradcheck/differences.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
-## lint: layers, style, and every warning of clang
+## lint: layers, style, whether the recipes apply, and every warning of clang
 lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/report/page.h $(BUILD)/tests/unit/suites.def
 	tools/check_layers
 	tools/lint
+	tests/recipes/run --applies
 	tools/check_compatibility
 	@command -v clang >/dev/null || { echo "lint: clang is not installed, its warnings are not checked"; exit 0; }; \
 	for f in main.c build.c twin.c checks.c choose.c options.c run.c hints.c recompute.c advice.c $(COMPILER) $(RUNTIME) $(UNITS); do \
