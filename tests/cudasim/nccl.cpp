@@ -9,7 +9,8 @@
  * Sums are made in rank order in the type that travels, 16 bits rounded at each addition, as a ring does; averages
  * multiply by 1/n in that type first, as NCCL does.
  *
- * An abort frees its communicator: a call behind it, or one that another thread is in and will return, is an error.
+ * An abort frees its communicator: a call behind it, or one that another thread is in, is an error.  Operations that it
+ * ends leave NaN.
  * CUDASIM_NCCL_STUCK=N: no call that launches is ever done behind the first N; -N: nor does it return.
  *
  * Memory is registered with a communicator only if ncclMemAlloc gave it, and what peers may then read in place must
@@ -79,7 +80,6 @@ struct ncclComm {
 	std::thread::id caller;  /* of that call */
 	std::atomic<bool> aborted;
 	std::atomic<int> inside; /* threads in a call */
-	std::atomic<bool> stuck; /* one of them never returns, which to abort may find */
 	ncclResult_t error;
 	std::string why;
 };
@@ -189,8 +189,7 @@ ncclResult_t launched(ncclComm *c)
 	static long long launches;
 	long long most = sim_setting("CUDASIM_NCCL_STUCK", 0);
 	bool stuck = most && ++launches > llabs(most);
-	c->stuck = stuck && most < 0;
-	while (c->stuck)
+	while (stuck && most < 0)
 		pause();
 	return called(c, stuck ? UINT_MAX : sim_random(MOST_POLLS));
 }
@@ -345,10 +344,18 @@ struct Launch {
 		return ++at == ops.size();
 	}
 
+	void poison()
+	{
+		for (; at < ops.size(); at++)
+			memset(ops[at].recv, 0xff, received(comm, ops[at].same));
+	}
+
 	bool operator()()
 	{
-		if (comm->aborted)
+		if (comm->aborted) {
+			poison();
 			return true;
+		}
 		while (!step())
 			if (k)
 				return false;
@@ -634,7 +641,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 {
 	if (c->aborted.exchange(true))
 		sim_die("ncclCommAbort: the communicator was aborted, which has freed it");
-	if (c->inside && !c->stuck)
+	if (c->inside)
 		sim_die("ncclCommAbort: another thread is in a call of the communicator, which is freed under it");
 	c->header->rank[c->rank].life = ABORTED;
 	usleep(ABORT_US);

@@ -548,6 +548,58 @@ static void test_owners(void)
 	dies("ok: no error", [] { ask_elsewhere(true); });
 }
 
+static ncclComm_t connect_alone(void)
+{
+	ncclUniqueId id;
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclComm_t comm;
+	ncclGetUniqueId(&id);
+	ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+	return comm;
+}
+
+static void sum_alone(ncclComm_t comm, float *x, cudaStream_t stream)
+{
+	ncclResult_t r = ncclAllReduce(x, x, 1, ncclFloat32, ncclSum, comm, stream);
+	while (r == ncclInProgress)
+		ncclCommGetAsyncError(comm, &r);
+}
+
+static void test_aborts(void)
+{
+	dies("ncclCommGetAsyncError: the communicator was aborted, which has freed it", [] {
+		ncclComm_t comm = connect_alone();
+		ncclResult_t r;
+		ncclCommAbort(comm);
+		ncclCommGetAsyncError(comm, &r);
+	});
+	dies("ncclAllReduce: the communicator was aborted, which has freed it", [] {
+		ncclComm_t comm = connect_alone();
+		ncclCommAbort(comm);
+		sum_alone(comm, managed<float>(1), new_stream());
+	});
+	dies("ncclCommAbort: another thread is in a call of the communicator, which is freed under it", [] {
+		setenv("CUDASIM_NCCL_STUCK", "-1", 1);
+		ncclComm_t comm = connect_alone();
+		float *x = managed<float>(1);
+		sum_alone(comm, x, new_stream());
+		std::thread([=] { sum_alone(comm, x, new_stream()); }).detach();
+		usleep(500000);
+		ncclCommAbort(comm);
+	});
+	dies("an aborted sum is NaN", [] {
+		ncclComm_t comm = connect_alone();
+		float *x = managed<float>(1);
+		cudaStream_t stream = new_stream();
+		*x = 1;
+		sum_alone(comm, x, stream);
+		ncclCommAbort(comm);
+		cudaStreamSynchronize(stream);
+		fprintf(stderr, "an aborted sum is %s", *x != *x ? "NaN" : "a number");
+		_exit(1);
+	});
+}
+
 /* ---- descriptors of cuDNN ---- */
 
 /* A tensor without the attribute `without`, whose dims are of `type`; how it ends. */
@@ -672,6 +724,7 @@ int main(void)
 	test_settings();
 	test_duplicates();
 	test_owners();
+	test_aborts();
 	test_priorities();
 	test_kernels();
 	test_halves();

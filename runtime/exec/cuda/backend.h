@@ -38,7 +38,14 @@ typedef struct Backend {
 	/* Called by the watchdog's thread: the reason why no collective will end any more; NULL: all is well, or it is not
 	 * known. */
 	const char *(*failed)(void *state);
-	void (*abort)(void *state);  /* called by the thread that ends the process; NULL: nothing to do */
+	/* Called by the watchdog's thread, which ends the process next: ends what runs on the device.  It is called while
+	 * the computing thread may be inside any call of this back end but open and close; that thread returns from none
+	 * that uses what is aborted.  What a thread that hangs in NCCL has issued is left to the end of the process.  NULL:
+	 * there is nothing to do. */
+	void (*abort)(void *state);
+	/* Returns only if nothing has been aborted, so that what the device has computed can be used.  NULL: nothing ever
+	 * is. */
+	void (*trust)(const Rt *rt);
 } Backend;
 
 extern const Backend backend_self, backend_nccl, backend_staged;
@@ -64,6 +71,9 @@ void streams_before_gathers(Rt *rt, int seq);
  * stream, streams_join makes it wait for them. */
 void streams_fork(Rt *rt);
 void streams_join(Rt *rt);
+/* Called when what the device has computed is there, before it is used: does not return after an abort, which ends
+ * collectives without their results. */
+void streams_trust(const Rt *rt);
 /* Called when a captured program runs again: counts what it sends. */
 void streams_replay(Rt *rt);
 /* Adds to the sum over micro-batches, after a reduction. */

@@ -335,14 +335,13 @@ void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
 {
 	if (!bytes || arena_of(rt, at) == ARENA_COUNT)
 		return (void *)(uintptr_t)at;
-	if (!on_device(rt, at)) {
-		cuda_must(cudaDeviceSynchronize(), "what was issued before");
+	cuda_must(cudaDeviceSynchronize(), "what was issued before");
+	streams_trust(rt);
+	if (!on_device(rt, at))
 		return (void *)(uintptr_t)at;
-	}
 	void *host = malloc((size_t)bytes);
 	if (!host)
 		ice("out of memory");
-	cuda_must(cudaDeviceSynchronize(), "what was issued before");
 	if (use & DEVICE_READ)
 		cuda_must(cudaMemcpy(host, at, (size_t)bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
 	return host;

@@ -188,6 +188,7 @@ void step_result(Rt *rt)
 	int k = (int)(t->taken % DEPTH);
 	const StepOutcome *out = t->outcome[k];
 	cuda_must(cudaEventSynchronize(t->done[k]), "a step");
+	streams_trust(rt);
 	p->scalars = out->scalars;
 	p->sums = out->sums;
 	p->result = out->result;
@@ -205,6 +206,7 @@ void step_sums(Rt *rt)
 	StepSums *mine = &t->outcome[0]->sums;
 	copy(mine, &t->state->mine, (int64_t)sizeof(*mine), cudaMemcpyDeviceToHost, compute(rt));
 	cuda_must(cudaStreamSynchronize(compute(rt)), "an evaluation");
+	streams_trust(rt);
 	rt->loss_sum = mine->loss;
 	rt->loss_weight = mine->weight;
 	rt->correct = mine->correct;
@@ -219,6 +221,7 @@ void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan
 	k_not_finite(&found[0], &found[1], x, n, (KDType)dtype);
 	copy(seen, found, 2 * (int64_t)sizeof(*found), cudaMemcpyDeviceToHost, compute(rt));
 	cuda_must(cudaStreamSynchronize(compute(rt)), "--check-nan");
+	streams_trust(rt);
 	*nan = seen[0];
 	*inf = seen[1];
 }

@@ -63,6 +63,13 @@ bool streams_talk(const Rt *rt) { return rt->p->streams->backend->gather_small; 
 void *streams_backend_state(const Rt *rt) { return rt->p->cuda->backend_state; }
 const Collectives *streams_collectives(const Rt *rt) { return rt->p->streams->collectives; }
 
+void streams_trust(const Rt *rt)
+{
+	const Backend *b = rt->p->cuda->backend;
+	if (b->trust)
+		b->trust(rt);
+}
+
 static void record(cudaEvent_t e, cudaStream_t s)
 {
 	cuda_must(cudaEventRecord(e, s), "an event cannot be recorded");

@@ -18,7 +18,8 @@
  * long.  To poll ends a call in NCCL, which expects one thread at a time; so the thread that calls owns all
  * communicators until its call is done, and notices failures itself.  The watchdog asks in between.  To abort a run
  * frees the communicators, so the watchdog becomes their owner first: whoever has them gives them up at the next poll
- * and never goes on.  One who does not return from a call within PATIENCE_MS is not waited for.
+ * and never goes on.  One who does not return from a call within PATIENCE_MS keeps them, and the end of the process,
+ * which follows, ends what runs.
  *
  * Each NCCL call is made from collective.c's description of a part. */
 #include <inttypes.h>
@@ -41,7 +42,7 @@ typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
 	pthread_mutex_t owner;
-	atomic_bool aborted;   /* communicators are freed, or soon will be */
+	atomic_bool aborted; /* communicators are freed, or soon will be */
 	void *comm[RT_STREAMS][SIZES]; /* NULL: not needed */
 	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* NCCL's handles of registered memory; NULL: none */
 } Nccl;
@@ -53,14 +54,19 @@ static Nccl *nccl(const Rt *rt)
 
 static void disown(Nccl *n) { pthread_mutex_unlock(&n->owner); }
 
+static _Noreturn void sleep_until_the_end(void)
+{
+	for (;;)
+		pause();
+}
+
 /* The owner calls this behind each call of NCCL.  Once the run is aborted it does not return: the process ends. */
 static void yield_to_abort(Nccl *n)
 {
 	if (!atomic_load(&n->aborted))
 		return;
 	disown(n);
-	for (;;)
-		pause();
+	sleep_until_the_end();
 }
 
 static void own(Nccl *n)
@@ -69,8 +75,10 @@ static void own(Nccl *n)
 	yield_to_abort(n);
 }
 
-static _Noreturn void broken(const Nccl *n, void *comm, const char *what)
+/* The watchdog's reason for an abort is the better one. */
+static _Noreturn void broken(Nccl *n, void *comm, const char *what)
 {
+	yield_to_abort(n);
 	k_fail("NCCL: %s: %s (NCCL_DEBUG=INFO in the environment tells more)", what, n->lib->why(comm));
 	ice("k_fail returned");
 }
@@ -493,11 +501,18 @@ static void nccl_abort(void *state)
 	until.tv_sec += until.tv_nsec / 1000000000L;
 	until.tv_nsec %= 1000000000L;
 	atomic_store(&n->aborted, true);
-	pthread_mutex_timedlock(&n->owner, &until);
-	each(n, n->lib->abort);
+	if (!pthread_mutex_timedlock(&n->owner, &until))
+		each(n, n->lib->abort);
+}
+
+/* A collective that was aborted looks as if it had ended. */
+static void nccl_trust(const Rt *rt)
+{
+	if (atomic_load(&nccl(rt)->aborted))
+		sleep_until_the_end();
 }
 
 const Backend backend_nccl = {.name = "nccl", .captures = true, .chained = true, .load = nccl_load,
 	.take = nccl_take, .give = nccl_give, .open = nccl_open, .close = nccl_close, .issue = nccl_issue,
 	.gather_small = nccl_gather_small, .broadcast_small = nccl_broadcast_small, .failed = nccl_failed,
-	.abort = nccl_abort};
+	.abort = nccl_abort, .trust = nccl_trust};

@@ -57,7 +57,8 @@ typedef struct NcclBackend {
 	NcclState (*end)(void);
 	NcclState (*finish)(void *comm);          /* asks to end what was posted: done when all has run; before close */
 	void (*close)(void *comm);
-	void (*abort)(void *comm);                /* called from any thread: ends what runs */
+	/* Ends what runs, and frees the communicator.  Called from any thread, while no other one is inside a call. */
+	void (*abort)(void *comm);
 	const char *(*why)(void *comm);           /* the last failure; comm may be NULL */
 } NcclBackend;
 
