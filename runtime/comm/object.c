@@ -1,8 +1,7 @@
 /* runtime/comm/object.c: finds and opens the shared objects for MPI and NCCL.
  *
- * It searches the program's folder, the program's run path (where the runtime was that it was linked with), and
- * SHARDRT_LIB. Messages name every folder that was searched.
- * */
+ * It searches the folder SHARDRT_LIB, the program's folder, and the program's run path (where the runtime was that it
+ * was linked with).  Messages name every folder that was searched. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -36,11 +35,13 @@ static int run_path(const char *file, Arena *a, const char **out, int most)
 void *object_open(const ObjectWanted *wanted, const char **path, Arena *a, const char *where, Diag *d)
 {
 	enum { MOST = 16 };
-	const char *dir[MOST + 2] = {program_dir(a)}, *given = getenv("SHARDRT_LIB"), *searched = "";
-	int n = 1 + run_path(wanted->file, a, dir + 1, MOST);
+	const char *dir[MOST + 2], *given = getenv("SHARDRT_LIB"), *searched = "";
 	bool named = given && *given;
+	int n = 0;
 	if (named)
 		dir[n++] = given;
+	dir[n++] = program_dir(a);
+	n += run_path(wanted->file, a, dir + n, MOST);
 	for (int i = 0; i < n; i++) {
 		*path = arena_printf(a, "%s/%s", dir[i], wanted->file);
 		if (access(*path, F_OK)) {
