@@ -147,7 +147,8 @@ class Bench:
 
 
 def products(path):
-    """What --tune has measured: of each product the microseconds of all that the library proposes."""
+    """What --tune has measured: of each product the microseconds of all that the library proposes, None of those that it
+    could not run."""
     lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
     timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
-    return [dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed]
+    return [dict(product=key, us=[None if v == "-" else float(v) for v in us]) for key, us in timed]
