@@ -104,12 +104,18 @@ class Machine:
                 e.said = whole(out)
                 raise
             end(child.pid)
-            return child.returncode, whole(out)
+            return child.returncode, whole(out) or no_room()
 
     def tool(self, name):
         """A tool of the CUDA toolkit, on PATH or beside nvcc."""
         homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
         return shutil.which(name) or next((p for h in homes if h for p in [shutil.which(f"{h}/bin/{name}")] if p), None)
+
+
+def no_room():
+    """What there is to say of a program that printed nothing, where what it prints has no room."""
+    folder = tempfile.gettempdir()
+    return "" if shutil.disk_usage(folder).free else f"{folder} is full (TMPDIR names another folder)"
 
 
 def whole(file):
