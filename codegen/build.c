@@ -209,6 +209,9 @@ static bool finish(Build *b, pid_t pid, const char *what, const char *complaint)
 		return true;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		diag_error(b->d, b->flag, "the %s compiler \"%s\" cannot be started", b->language, b->cc);
+	else if (WIFSIGNALED(status))
+		diag_error(b->d, what, "the %s compiler \"%s\" was ended by signal %d (%s): is there memory enough?",
+			b->language, b->cc, WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else
 		diag_error(b->d, what, "the %s compiler \"%s\" failed: %s", b->language, b->cc, complaint);
 	return false;

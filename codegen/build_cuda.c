@@ -128,7 +128,10 @@ bool build_cuda_compiler(Build *b)
 {
 	Args args = build_command(b);
 	bool found = args.n && runs(b, args.at[0]);
-	if (!found)
+	if (!found && strchr(b->cc, ' ') && !access(b->cc, X_OK))
+		diag_error(b->d, "--nvcc", "\"%s\": a space ends the compiler's name, and arguments follow: give it a link "
+			"that has none in its path", b->cc);
+	else if (!found)
 		diag_error(b->d, "--nvcc", "the CUDA compiler \"%s\" is not here: install the CUDA Toolkit, say where nvcc is "
 			"(--nvcc=PATH), or write the program only (--emit=c)", b->cc);
 	return found;

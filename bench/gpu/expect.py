@@ -69,6 +69,9 @@ def main():
     p.add_argument("--case", choices=BENCHES, default="gpt2-124m")
     p.add_argument("--machine", type=pathlib.Path, default=MACHINE)
     args = p.parse_args()
+    for shardc in filter(None, (args.shardc, args.was)):
+        if not shardc.is_file():
+            p.error(f"there is no {shardc}")
     case = BENCHES[args.case]
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)

@@ -19,15 +19,26 @@ import statistics
 PEERS = ["eager", "compile", "fsdp"]  # all others are our programs; tuned: with --tune
 
 
+def is_row(r):
+    """Whether it is of a call of `run`, or of a check."""
+    if not isinstance(r, dict):
+        return False
+    m = r.get("machine")
+    if isinstance(m, dict):
+        return {"gpus", "arch", "time"} <= m.keys() and isinstance(r.get("budget"), float | int)
+    return r.get("ok", "") in (True, False, None) and all(isinstance(r.get(key), str) for key in ("part", "test", "detail"))
+
+
 def read(path):
-    """Its rows; a killed run may leave a line that is none."""
-    for line in path.read_text(errors="replace").splitlines():
+    """Its rows, and how many lines are none: a killed run may leave one, as may a disk."""
+    found = []
+    for line in filter(str.strip, path.read_text(errors="replace").split("\n")):
         try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            found.append(None)
+    rows = [r for r in found if is_row(r)]
+    return rows, len(found) - len(rows)
 
 
 def latest(rows):
@@ -79,15 +90,17 @@ def ratio(found):
 
 
 def products(row):
-    """Of each product of a tuned step: the rate of what the library proposes first, and of the quickest."""
+    """Of each product of a tuned step: the rate of what the library proposes first, and of the quickest; "-": it could
+    not be run."""
     body = []
     for p in row["products"]:
         size = re.search(r"(\d+) x (\d+) x (\d+)", p["product"])
         # One launch covers the largest batch dim.
         batch = max((int(n) for n in re.findall(r"batch (\d+)", p["product"])), default=1)
         work = 2e-6 * batch * math.prod(int(n) for n in size.groups())  # per microsecond: TFLOP/s
-        body.append([p["product"], f"{p['us'][0]:.1f}", f"{min(p['us']):.1f}", f"{work / p['us'][0]:.0f}",
-                     f"{work / min(p['us']):.0f}", str(len(p["us"]))])
+        both = p["us"][0], min((us for us in p["us"] if us), default=None)
+        body.append([p["product"], *(f"{us:.1f}" if us else "-" for us in both),
+                     *(f"{work / us:.0f}" if us else "-" for us in both), str(len(p["us"]))])
     head = ["product", "us of the first", "us of the quickest", "TFLOP/s of the first",
             "TFLOP/s of the quickest", "proposals"]
     return ["", f"## Products of {row['case']}", "", *table(head, body)]
@@ -245,10 +258,13 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("rows", type=pathlib.Path, nargs="+", help="of one machine, the oldest first")
     try:
-        rows = [r for path in p.parse_args().rows for r in read(path)]
+        files = [read(path) for path in p.parse_args().rows]
     except OSError as e:
         p.error(f"{e.filename}: {e.strerror}")
-    print(report(latest(rows)))
+    print(report(latest([r for rows, _ in files for r in rows])))
+    if others := sum(n for _, n in files):
+        print(f"\n{others} {'line is no row' if others == 1 else 'lines are no rows'}, and what "
+              f"{'it' if others == 1 else 'they'} said is not here.")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ medians over them.
 All of PyTorch runs in processes of its own (peer.py), so that a check's time limit holds for it, too.
 """
 import json
+import math
 import statistics
 import sys
 import threading
@@ -78,6 +79,8 @@ class Bench:
         """What a step's row says: of ours, as it is, with what was expected."""
         if "error" in took:
             raise Skipped(took["error"])
+        if took["loss"] is None or not math.isfinite(took["loss"]):
+            raise Failed(f"the loss is {took['loss']}: its steps are not those of training")
         case, ms = self.cases[name], took["step_ms"]
         rate = case["items"] / ms * 1e3
         plan = dict(expected_ms=sum(op["expected_ms"] for op in case["ops"])) if who == "ours" else {}
@@ -147,7 +150,8 @@ class Bench:
 
 
 def products(path):
-    """What --tune has measured: of each product the microseconds of all that the library proposes."""
+    """What --tune has measured: of each product the microseconds of all that the library proposes, None of those that it
+    could not run."""
     lines = [line.split(" = ") for line in path.read_text().splitlines()[1:]]
     timed = [(key, rest.split("us ")[1].split()) for key, rest in lines if "us " in rest]
-    return [dict(product=key, us=[float(v) for v in us if v != "-"]) for key, us in timed]
+    return [dict(product=key, us=[None if v == "-" else float(v) for v in us]) for key, us in timed]

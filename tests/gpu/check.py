@@ -16,7 +16,7 @@ SANITIZED = ("norm", "layer_norm_grad", "rms_norm_grad", "softmax_grad", "cross_
 
 def distance(got, want):
     """|got - want| / |want|, of finite numbers of the same count; else infinite."""
-    if len(got) != len(want) or not all(isinstance(g, float | int) for g in got):
+    if len(got) != len(want) or not all(isinstance(x, float | int) and math.isfinite(x) for x in (*got, *want)):
         return math.inf
     return math.sqrt(sum((g - w) ** 2 for g, w in zip(got, want))) / (math.sqrt(sum(w * w for w in want)) or 1)
 
@@ -79,6 +79,8 @@ class Check:
             raise
         if status != 0:
             raise Failed(f"exit {status}: {'; '.join(failures(text)[:20]) or text.strip()[-600:]}")
+        if not re.search("passed$", text, re.M):
+            raise Failed(f"no test passed: {text.strip()[-600:]}")
         self.kernels_passed = True
         served = "".join(f"; {line.strip()}" for line in re.findall(r"^ +(cuDNN .*?)(?:passed)?$", text, re.M))
         return f"{len(re.findall(r'passed$', text, re.M))} tests passed{served}"
@@ -137,7 +139,8 @@ class Check:
         return f"with graphs {told[0]}; without {told[1]}"
 
     def two_hosts(self, case, graph):
-        """Log lines.  Where NCCL does not run that way on a GPU, this is reported; the emulated one has to."""
+        """Log lines.  Where NCCL does not run that way on a GPU, this is reported; the emulated one has to, and what has
+        made a step has not been refused."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
@@ -161,7 +164,8 @@ class Check:
         codes = [r.wait() for r in ranks]
         if not any(codes):
             return steps(log)
-        refused = Skipped if self.machine.arch != EMULATED and "NCCL" in "".join(said) else Failed
+        begun = log.exists() and steps(log)
+        refused = Skipped if self.machine.arch != EMULATED and "NCCL" in "".join(said) and not begun else Failed
         raise refused(f"--cuda-graph={graph}: exit {codes}: " + " | ".join(text[-300:] for text in said))
 
     def sanitizer(self, tool, parts):
@@ -182,10 +186,11 @@ class Check:
         found = [line for line in told if not re.match("COMPUTE-SANITIZER|(ERROR|RACECHECK) SUMMARY: 0 ", line)]
         if status is None and not found:
             raise Skipped("not done: no end in time, and nothing was found until then")
-        if status != 0:
+        counts = re.findall("^(?:ERROR|RACECHECK) SUMMARY: ([0-9]+) ", "\n".join(told), re.M)
+        if status != 0 or {*counts} != {"0"}:  # without a count it has not looked until the end
             raise Failed(f"{'no end in time' if status is None else f'exit {status}'}: "
-                         + ("; ".join(found) or text.strip()[-600:])[:800])
-        return told[-1] if told else "clean"
+                         + ("; ".join(found) or text.strip()[-600:] or "it says nothing")[:800])
+        return told[-1]
 
     # ---- rows, in order ----
 

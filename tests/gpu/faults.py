@@ -12,6 +12,7 @@ from check import Failed
 from machine import EMULATED, HERE, children, end, lives, steps
 
 EVERY = 3  # steps from save to save
+MOST = 1000  # steps of the run that is killed: where nobody is left to kill it, it ends
 MORE = 4  # steps after a resumption, which must have the numbers of a run that was not interrupted
 LEFT = 2 << 30  # bytes of the GPU's memory that are left to a program whose plan is larger
 
@@ -32,8 +33,8 @@ class Faults:
         """Kills rank 1 of 2 some steps behind a save; returns what the run said."""
         log = self.work / "log.jsonl"
         log.unlink(missing_ok=True)
-        flags = ["--ranks", 2, "--comm", "shm", "--save", save, "--save-every", EVERY, "--timeout", 20]
-        parts = [self.check.program(case), *self.check.flags(case, log, 1000000), *flags]
+        flags = ["--ranks", 2, "--comm", "shm", "--save", save, "--save-every", EVERY, "--keep", 2, "--timeout", 20]
+        parts = [self.check.program(case), *self.check.flags(case, log, MOST), *flags]
         run = subprocess.Popen([str(p) for p in parts], env=self.machine.env, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, errors="replace", start_new_session=True)
         while run.poll() is None and not (log.exists() and len(log.read_text().splitlines()) > EVERY + 1):

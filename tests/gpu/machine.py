@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ LIBRARIES = {"libcublasLt.so.13": "cuBLAS 13: the CUDA Toolkit 13, or pip instal
 NCCL = "libnccl.so.2"
 # An emulation (make cudasim) brings its own.
 EMULATED = "cudasim"
+SMI = 30  # seconds that nvidia-smi may take: checks tell more than it does
 PATIENCE = 2  # seconds that killed processes have to go: a driver that hangs holds them for ever
 
 
@@ -50,15 +52,15 @@ def folders(more):
 def find_libraries(more):
     """{name: folder} of what was found."""
     places = folders(more)
-    return {name: next((p for p in places if (p / name).exists()), None) for name in [*LIBRARIES, NCCL]}
+    return {name: next((p for p in places if os.path.exists(p / name)), None) for name in [*LIBRARIES, NCCL]}
 
 
 class Machine:
     def __init__(self, arch, libraries, seconds):
-        """seconds: how long nvidia-smi may take."""
+        """seconds: how long nvidia-smi may take, at most SMI."""
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # all programs count GPUs as nvidia-smi does
         self.found = find_libraries(libraries)
-        self.gpus = gpus_seen(seconds)
+        self.gpus = gpus_seen(min(seconds, SMI))
         self.arch = arch or self.choose()
         self.bin = HERE / "bin" / self.arch
         if not self.bin.is_dir():
@@ -102,12 +104,18 @@ class Machine:
                 e.said = whole(out)
                 raise
             end(child.pid)
-            return child.returncode, whole(out)
+            return child.returncode, whole(out) or no_room()
 
     def tool(self, name):
         """A tool of the CUDA toolkit, on PATH or beside nvcc."""
         homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
         return shutil.which(name) or next((p for h in homes if h for p in [shutil.which(f"{h}/bin/{name}")] if p), None)
+
+
+def no_room():
+    """What there is to say of a program that printed nothing, where what it prints has no room."""
+    folder = tempfile.gettempdir()
+    return "" if shutil.disk_usage(folder).free else f"{folder} is full (TMPDIR names another folder)"
 
 
 def whole(file):
@@ -173,7 +181,7 @@ def nvidia_smi(wanted, gpus, seconds):
     """Its lines, with what is wanted of some GPUs ("": of all); none where it fails or does not end in time.  One that a
     driver holds is not waited for."""
     command = ["nvidia-smi", "--query-gpu=" + ",".join(wanted), "--format=csv,noheader", *(["-i", gpus] if gpus else [])]
-    with tempfile.TemporaryFile("w+") as out:
+    with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
             child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True)
         except OSError:
@@ -193,9 +201,10 @@ def visible():
 
 
 def gpus_seen(seconds):
-    """What is known of each GPU that programs see."""
+    """What is known of each GPU that programs see.  Other lines, such as warnings, are not of a GPU."""
     ask = ["name", "compute_cap", "memory.total", "driver_version", "clocks.max.sm", "power.limit"]
-    return [dict(zip(ask, map(str.strip, line.split(",")))) for line in nvidia_smi(ask, visible(), seconds)]
+    told = [dict(zip(ask, map(str.strip, line.split(",")))) for line in nvidia_smi(ask, visible(), seconds)]
+    return [gpu for gpu in told if len(gpu) == len(ask) and re.fullmatch("[0-9]+[.][0-9]+", gpu["compute_cap"])]
 
 
 def memory_used():

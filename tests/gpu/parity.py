@@ -63,4 +63,4 @@ class Parity:
 
 
 def brief(numbers):
-    return " ".join(f"{x:.4g}" for x in numbers[:: max(len(numbers) // 8, 1)])
+    return " ".join("-" if x is None else f"{x:.4g}" for x in numbers[:: max(len(numbers) // 8, 1)])

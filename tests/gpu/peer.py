@@ -15,7 +15,6 @@ usage: peer.py eager|compile|fsdp CASE STEPS [--device cpu]
 """
 import argparse
 import json
-import os
 import pathlib
 import sys
 import time
@@ -31,8 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 def fully_sharded(module, device):
     import torch.distributed as dist
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29533", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    # Without a port, which another process may have.
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     blocks = module.h if hasattr(module, "h") else [m for m in module.body if next(m.parameters(), None) is not None]
     # fully_shard casts no buffers, and a batch norm whose weights are bf16 wants such statistics.

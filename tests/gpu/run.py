@@ -11,6 +11,7 @@ that --only names in full; what did not fit is a row that says so.  Exit status 
 usage: ./run [--budget SECONDS] [--part A|B|C] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
 """
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -42,28 +43,54 @@ def limited(seconds, function, *args):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def say(text):
+    """Prints a line.  Where nobody reads any more, the checks go on: rows are in the file."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")
+
+
 class Rows:
     """Runs checks until the budget is over, and writes a row for each."""
 
     def __init__(self, args):
         self.end = time.monotonic() - age() + args.budget - RESERVE
         self.only, self.parts, self.count = args.only, args.part, {True: 0, False: 0, None: 0}
+        self.unwritten = 0
         try:
             args.out.mkdir(parents=True, exist_ok=True)
             self.file = open(args.out / "rows.jsonl", "a")
         except OSError as e:
             refuse(f"--out: {e.filename}: {e.strerror}")
+        self.take(self.file)
         # Between calls: a line that a killed one did not end is ended.
         self.file.write("\n" * (self.file.tell() > 0))
+
+    @staticmethod
+    def take(file):
+        """Two runs at once would measure each other; file systems without locks do without."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            refuse(f"--out: {file.name}: another run writes it")
+        except OSError:
+            pass
 
     def left(self):
         return self.end - time.monotonic()
 
     def write(self, **row):
-        self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
-        if self.left() > 0:  # many rows behind the end would wait for the disk as often
-            os.fsync(self.file.fileno())
+        """A row that the disk does not take is printed, and written with a later one where there is room by then."""
+        line = json.dumps(row)
+        try:
+            self.file.write(line + "\n")
+            self.file.flush()
+            if self.left() > 0:  # many rows behind the end would wait for the disk as often
+                os.fsync(self.file.fileno())
+        except OSError as e:
+            self.unwritten += 1
+            say(f"{HERE.name}: {self.file.name}: {e.strerror}: {line}")
 
     def wants(self, part, name):
         return part in self.parts and (not self.only or self.only in name)
@@ -79,7 +106,7 @@ class Rows:
             None, f"not done: {max(left, 0):.0f} s left", {})
         self.count[ok] += 1
         self.write(part=part, test=name, ok=ok, seconds=round(time.monotonic() - begin, 2), detail=detail, **figures)
-        print(f"{({True: 'ok', False: 'FAILED', None: '-'})[ok]:6} {part} {name}: {detail}", flush=True)
+        say(f"{({True: 'ok', False: 'FAILED', None: '-'})[ok]:6} {part} {name}: {detail}")
 
     def outcome(self, limit, function, args):
         try:
@@ -189,7 +216,7 @@ def read_cases():
 def main():
     args, cases = arguments(), read_cases()
     signal.signal(signal.SIGALRM, out_of_time)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # below nohup it stays ignored
             signal.signal(number, end_by_signal)
     rows = Rows(args)
@@ -209,9 +236,11 @@ def main():
                 end_children()
         everything(rows, check, bench, args.rounds)
     passed, failed, rest = (rows.count[ok] for ok in (True, False, None))
-    print(f"gpu-kit: {passed} passed, {failed} failed, {rest} not done; {args.out / 'rows.jsonl'}"
-          + (" (emulated: times mean nothing)" if machine.arch == EMULATED else ""))
-    sys.exit(1 if failed or not passed else 0)
+    say(f"gpu-kit: {passed} passed, {failed} failed, {rest} not done; {args.out / 'rows.jsonl'}"
+        + (" (emulated: times mean nothing)" if machine.arch == EMULATED else ""))
+    if rows.unwritten:
+        say(f"gpu-kit: {rows.unwritten} times a row was not written, and is printed above")
+    sys.exit(1 if failed or not passed or rows.unwritten else 0)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ static int lock_file(const char *path, Diag *d)
 	for (;;) {
 		struct stat locked, there;
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), failed = 0;
-		if (fd < 0 && errno == EACCES) /* a file that may only be read can be locked, too, but not on NFS */
-			fd = open(path, O_RDONLY | O_CLOEXEC);
+		/* A file that may only be read can be locked, too, but not on NFS. */
+		if (fd < 0 && errno == EACCES && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+			errno = EACCES; /* of a file that is not there, too: it is the folder's */
 		if (fd < 0) {
 			diag_unwritten(d, path);
 			return -1;
@@ -82,14 +83,16 @@ static void say_other(const char *path, const char *text, Diag *d)
 
 /* Writes what this run has measured beside what other programs have written since the file was `known`.  What they
  * have written stays, and later runs take it, so that those compute the same bits; this run keeps what it has measured
- * itself, as its products are made. */
+ * itself, as its products are made.  A link stays one: other programs lock and read the file that it names. */
 static bool save(Rt *rt, const char *path, const char *own, const char *known, Diag *d)
 {
 	int fd = lock_file(path, d);
 	char *now = fd >= 0 ? read_file(rt, path, d) : NULL, *text = now ? k_tune_merge(own, known, now) : NULL;
 	if (now && !text)
 		say_other(path, now, d);
-	bool ok = text && (!strcmp(text, now) || unfinished_write(path, put_text, text, d));
+	char *file = text ? realpath(path, NULL) : NULL;
+	bool ok = text && (!strcmp(text, now) || unfinished_write(file ? file : path, put_text, text, d));
+	free(file);
 	free(text);
 	if (fd >= 0)
 		close(fd);

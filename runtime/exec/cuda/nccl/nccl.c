@@ -41,7 +41,9 @@ static const char *const of_names[SIZES] = {"of all ranks", "of a group of hybri
 typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
+	bool has_peers;
 	pthread_mutex_t owner;
+	char broken[1000]; /* what a call said that failed, and which it was; "": none */
 	atomic_bool aborted; /* communicators are freed, or soon will be */
 	void *comm[RT_STREAMS][SIZES]; /* NULL: not needed */
 	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* NCCL's handles of registered memory; NULL: none */
@@ -75,11 +77,21 @@ static void own(Nccl *n)
 	yield_to_abort(n);
 }
 
-/* The watchdog's reason for an abort is the better one. */
+/* The end of a peer breaks communicators, too, often before anybody knows of that end.  The watchdog, which finds out
+ * whose it was and ends this process, has the better reason: it gets time for that, and what is known here. */
 static _Noreturn void broken(Nccl *n, void *comm, const char *what)
 {
+	enum { PATIENCE_MS = 3000, NAP_MS = 10 };
+	const struct timespec nap = {.tv_nsec = NAP_MS * 1000000L};
 	yield_to_abort(n);
-	k_fail("NCCL: %s: %s (NCCL_DEBUG=INFO in the environment tells more)", what, n->lib->why(comm));
+	snprintf(n->broken, sizeof(n->broken), "%s: %s", what, n->lib->why(comm));
+	disown(n);
+	for (int ms = 0; n->has_peers && ms < PATIENCE_MS; ms += NAP_MS) {
+		nanosleep(&nap, NULL);
+		if (atomic_load(&n->aborted))
+			sleep_until_the_end();
+	}
+	k_fail("NCCL: %s (NCCL_DEBUG=INFO in the environment tells more)", n->broken);
 	ice("k_fail returned");
 }
 
@@ -426,6 +438,7 @@ static bool nccl_load(Rt *rt, void **state, Diag *d)
 {
 	Nccl *n = *state = NEW(rt->p->arena, Nccl);
 	pthread_mutex_init(&n->owner, NULL);
+	n->has_peers = rt->p->control;
 	n->lib = load(rt, &n->path, d);
 	return n->lib;
 }
@@ -482,6 +495,8 @@ static const char *nccl_failed(void *state)
 	const char *why = NULL;
 	if (pthread_mutex_trylock(&n->owner))
 		return NULL;
+	if (*n->broken)
+		why = n->broken;
 	for (int i = 0; i < RT_STREAMS; i++)
 		for (int k = 0; k < SIZES; k++)
 			if (!why && n->comm[i][k] && n->lib->state(n->comm[i][k]) == NCCL_FAILED)
