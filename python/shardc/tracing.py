@@ -79,6 +79,16 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     return torch.matmul(drop(weights, dropout_p) if dropout_p else weights, value)
 
 
+def masked_attention(query, key, value, attn_mask, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """scaled_dot_product_attention with a mask.  A row without any key gives zeros in PyTorch.  The dynamo exporter writes
+    equal shares of all keys there, or NaN where the mask has numbers."""
+    if attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype)
+    root = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    weights = torch.softmax(torch.matmul(query * root, key.transpose(-2, -1) * root) + attn_mask, -1)
+    return torch.matmul(torch.where(torch.isnan(weights), 0.0, weights), value)
+
+
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     """A lookup whose row `padding_idx` gets no gradient."""
     rows = torch.embedding(weight, indices)
@@ -234,6 +244,9 @@ class Rewriting(TorchFunctionMode):
         if name == "scaled_dot_product_attention" and needs_writing_out(*args, **kwargs):
             with self:
                 return (attention(*args, **kwargs),)
+        if name == "scaled_dot_product_attention" and has_mask(*args, **kwargs):
+            with self:
+                return (masked_attention(*args, **kwargs),)
         if name == "embedding" and weight_is_padded(*args, **kwargs):
             with self:
                 return (embedding(*args, **kwargs),)
@@ -310,6 +323,11 @@ def stopped(t):
 
 def needs_writing_out(*args, enable_gqa=False, **kwargs):
     return attention_rate(*args, **kwargs) > 0 or enable_gqa
+
+
+def has_mask(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """TorchScript's exporter writes zeros for a mask of bools by itself, and a size that it traces is no number."""
+    return attn_mask is not None and (scale is None or scale > 0) and not torch.jit.is_tracing()
 
 
 def weight_is_padded(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):

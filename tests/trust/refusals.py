@@ -23,7 +23,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import shardc  # noqa: E402
-from refused import REFUSED, TOKENS, Multiplied, Power, Square, X, linear, listed_experts  # noqa: E402
+from refused import HIDDEN, REFUSED, TOKENS, Multiplied, Power, Square, X, hidden, linear, listed_experts  # noqa: E402
 from shardc import comparing, graphs, tracing  # noqa: E402
 
 @dataclasses.dataclass
@@ -69,10 +69,6 @@ def by_names(self, x):
     y = y + torch.where(input=x, condition=x > 0, other=-x)
     y = torch.dropout(input=self.a(y), p=0.5, train=True)
     return torch.feature_dropout(input=torch.diff(input=y[..., None], dim=1), p=0.25, train=True)
-
-
-HIDDEN = torch.zeros(4, 4).index_fill(0, torch.tensor(1), -torch.inf)
-HIDDEN[2, 3] = -torch.inf
 
 
 def hiding(self, x, mask):
@@ -249,6 +245,8 @@ WRITTEN = {
         lambda m: True),
     "operands by name": (lambda: linear(by_names), X, {}, lambda m: count(m, "Dropout") == 2),
     "attention of which a row sees nothing": (lambda: linear(hiding), (X, HIDDEN), {}, is_finite),
+    "attention of which a row sees nothing, by bools": (lambda: linear(hidden), (X, HIDDEN == 0), {}, is_finite),
+    "attention of which a row sees nothing, by numbers": (lambda: linear(hidden), (X, HIDDEN), {}, is_finite),
     "dropout of channels": (lambda: linear(lambda self, x: F.dropout1d(self.a(x)[:, :, None], 0.5)[..., 0]), X, {},
                             lambda m: count(m, "Dropout") == 1),
     "alpha dropout": (lambda: linear(lambda self, x: F.alpha_dropout(self.a(x), 0.3, True)), X, {},
@@ -414,11 +412,12 @@ TRACED = {
 
 
 def asked(table, name, exporters):
-    """The exporters under which a case is run: a refusal that names some, under these."""
+    """The exporters under which a case is run: a refusal that names some, under these, and a model of its name under the
+    others."""
     if table is TRACED:
         return ("torchscript",)
-    say = table[name][2] if table is REFUSED else None
-    return [e for e in exporters if not isinstance(say, dict) or e in say]
+    say = REFUSED[name][2] if name in REFUSED else None
+    return [e for e in exporters if not isinstance(say, dict) or (e in say) == (table is REFUSED)]
 
 
 SPOILED = {name: None for name in ("in place", "keywords", "an instance norm that is evaluated",

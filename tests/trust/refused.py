@@ -328,11 +328,22 @@ def listed_experts():
     return nn.Sequential(nn.Linear(6, 6), ListedExperts()).train()
 
 
+HIDDEN = torch.zeros(4, 4).index_fill(0, torch.tensor(1), -torch.inf)
+HIDDEN[2, 3] = -torch.inf
+
+
+def hidden(self, x, mask):
+    y = self.a(x)[None, None]
+    return F.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+
 TOKENS = torch.tensor([[0, 1, 2], [3, 4, 5]])
 CHANGES = "forward changes parameter a.weight"
 DECIDES = {"torchscript": "took a branch by its value", "dynamo": "forward decides by the value of a tensor"}
 # name: (build, arguments, what the error says, or that by exporter, options)
 REFUSED = {
+    "attention of which a row sees nothing, by numbers": (lambda: linear(hidden), (X, HIDDEN),
+                                                          {"torchscript": "computes something else than the module"}),
     "own backward": (lambda: linear(lambda self, x: Round.apply(self.a(x))), X, "autograd.Function Round"),
     "a scaled gradient, not by the first call": (lambda: linear(scaled_twice, b=nn.Linear(6, 6)), X, "Function Scaled"),
     "own backward, an argument by name": (
