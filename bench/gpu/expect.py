@@ -2,13 +2,14 @@
 
 Three columns say how it was found.  "at the ceilings": each op takes its products at 790 TFLOP/s or its bytes at 4.3
 TB/s, whichever is longer, and nothing for its start: no program is faster.  "both added": its products and its bytes take
-turns at these rates, as of kernels that hide nothing of either.  "by the plan": shardc's own prediction
-(`shardc plan --machine`, docs/prediction.md), which knows waves of tiles, exponentials and launches, and whose rates
-are published for kernels like ours.  Operations and bytes are those of the emitted step; a value that a cache holds
-counts as if it came from memory.  The kit has the same figures with it, and report.py sets them beside measured ones.
+turns at these rates, as of kernels that hide nothing of either.  Products of 8 bits are twice as fast.  "by the plan":
+shardc's own prediction (`shardc plan --machine`, docs/prediction.md), which knows waves of tiles, exponentials and
+launches, and whose rates are published for kernels like ours.  Operations and bytes are those of the emitted step; a
+value that a cache holds counts as if it came from memory.  The kit has the same figures with it, and report.py sets them
+beside measured ones.
 
-usage: expect.py SHARDC [--was SHARDC] [--case NAME] [--machine FILE]
---was: another build, whose step is printed beside it.
+usage: expect.py SHARDC [--was SHARDC] [--case NAME] [--also NAME] [--machine FILE]
+--was: another build, whose step is printed beside it.  --also: as the kit trains the case beside itself, such as fp8.
 """
 import argparse
 import contextlib
@@ -21,7 +22,7 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/gpu"), str(ROOT / "bench")]
-from kit import ADAMW, BENCHES, BYTES, LOSS, MACHINE, PRODUCTS, export, export_absent, gpu_of, planned  # noqa: E402
+from kit import ADAMW, BENCHES, LOSS, MACHINE, export, export_absent, gpu_of, planned, with_others  # noqa: E402
 from gpu_models import build, sample_of  # noqa: E402
 
 ARCH = "sm_90a"  # of an H200, whose machine file is read
@@ -33,8 +34,7 @@ def expected(shardc, model, flags, machine, work):
     rows = {}
     for op in planned(shardc, model, flags, machine, work)[1]:
         row = rows.setdefault(op["class"], [0] * len(NOTHING))
-        added = 1e3 * (op["flops"] / PRODUCTS + op["moved"] / BYTES)
-        for i, more in enumerate((1, op["flops"], op["moved"], op["least_ms"], added, op["expected_ms"])):
+        for i, more in enumerate((1, *(op[key] for key in ("flops", "moved", "least_ms", "added_ms", "expected_ms")))):
             row[i] += more
     rows = dict(sorted(rows.items(), key=lambda row: -row[1][-1]))
     return {**rows, "step": [sum(column) for column in zip(*rows.values())]}
@@ -67,22 +67,27 @@ def main():
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("--was", type=pathlib.Path)
     p.add_argument("--case", choices=BENCHES, default="gpt2-124m")
+    p.add_argument("--also")
     p.add_argument("--machine", type=pathlib.Path, default=MACHINE)
     args = p.parse_args()
     for shardc in filter(None, (args.shardc, args.was)):
         if not shardc.is_file():
             p.error(f"there is no {shardc}")
     case = BENCHES[args.case]
+    also = case.get("also", {})
+    if args.also and args.also not in also:
+        p.error(f"--also {args.also}: {args.case} has {', '.join(also) or 'none'}")
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         make_model(case, work / "model.onnx")
-        flags = [*gpu_of(ARCH), *LOSS, *ADAMW, *case["flags"]]
+        flags = [*gpu_of(ARCH), *with_others(LOSS + ADAMW + case["flags"], also.get(args.also, []))]
         rows, was = (expected(s, work / "model.onnx", flags, args.machine, work) if s else {}
                      for s in (args.shardc, args.was))
-    show(args.case, rows, was)
+    name = " ".join(filter(None, [args.case, args.also]))
+    show(name, rows, was)
     items, what = case["batch"] * case["model"].get("length", 1), "tokens" if "length" in case["model"] else "samples"
     least, added, plan = (items / ms * 1e3 for ms in rows["step"][3:])
-    print(f"\n{args.case}: {least:,.0f} {what} a second at the ceilings, {added:,.0f} with both added, {plan:,.0f} by the plan")
+    print(f"\n{name}: {least:,.0f} {what} a second at the ceilings, {added:,.0f} with both added, {plan:,.0f} by the plan")
 
 
 if __name__ == "__main__":
