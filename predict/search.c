@@ -564,12 +564,31 @@ static void count_parameters(Search *s)
 		}
 }
 
+/* Options that may make the smallest plan smaller and are not in effect, as a list in words. */
+static const char *may_need_less(const Search *s, const LayoutMemory *l)
+{
+	const Options *o = &s->given;
+	bool offloaded = o->memory.offload == LAYOUT_OFFLOAD_PARAMS || (s->knob[KNOB_OFFLOAD].open && offloads(s));
+	const struct { const char *text; bool may; } all[] = {
+		{"smaller batches", !s->knob[KNOB_BATCH].open},
+		{"--workspace=1M", l->workspace > 1 << 20 && l->workspace > l->total / 8},
+		{"--tile-rows=auto", o->memory.tile_rows && !strcmp(o->memory.tile_rows, "off")},
+		{"--loss-chunk=auto", o->graph.loss_chunk && !strcmp(o->graph.loss_chunk, "off")},
+		{"--param-dtype=bf16", o->precision.param_dtype == DT_F32},
+		{"--offload", !offloaded},
+	};
+	const char *text = "";
+	for (int i = 0; i < COUNT_OF(all); i++)
+		if (all[i].may)
+			text = arena_printf(s->a, "%s%s%s", text, *text ? ", " : "", all[i].text);
+	return *text ? text : "a smaller model";
+}
+
 /* What the smallest plan that was found needs, when none is within --memory-limit and what a rank may pin. */
 static void refuse_limit(const Search *s, Diag *d)
 {
 	const LayoutMemory *l = &s->best->of.memory;
 	char *how = arena_strdup(s->a, "");
-	bool offloaded = s->knob[KNOB_OFFLOAD].open && offloads(s);
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
 	if (l->total <= s->limit) {
@@ -580,10 +599,8 @@ static void refuse_limit(const Search *s, Diag *d)
 		return;
 	}
 	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
-		"%s. %s--tile-rows=auto%s may need less", (long long)s->limit, (long long)l->total, how,
-		plan_memory_text(l, s->a), s->knob[KNOB_BATCH].open ? "" : "Smaller batches, ",
-		offloaded ? " and --loss-chunk=auto"
-		: ", --loss-chunk=auto and --offload");
+		"%s. Less may be needed with %s", (long long)s->limit, (long long)l->total, how, plan_memory_text(l, s->a),
+		may_need_less(s, l));
 }
 
 /* Other micro-batches and groups with all else that was chosen: starts had the first units and prefetch alone. */

@@ -64,8 +64,9 @@ function largestAnswer() {
 	if (plan.largest_why)
 		return [unanswered(plan.largest_why)];
 	return [table("largest", [["now", "text"], ["largest", "text"], ["total memory", "number", bytesText]],
-		plan.largest.map(row => [row.now, row.option ? row.option + (row.more ? "; larger ones were not tried" : "") :
-			"none fits", row.option ? row.total : null]))];
+		plan.largest.map(row => [row.now, row.option ? row.option + (row.more ? "; larger ones were not tried" :
+			row.whole ? "; larger ones fit, but do not divide --global-batch" : "") : "none fits",
+		row.option ? row.total : null]))];
 }
 
 function answers() {
