@@ -5,6 +5,8 @@
  * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
  * fits.
  *
+ * A GPU's step takes no less than its bytes take on their wire.
+ *
  * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out, and so is what
  * gathers copy from memory of the host, which may stand beside computing without slowing it.
  *
@@ -35,7 +37,7 @@ static double rate_of(const Timeline *t, RtStream stream, SectionKind section, d
 		if (x->row->stream != stream || x->op->section != section || x->row->kind == RT_ALL_REDUCE_SHARDS || !n)
 			continue;
 		least = MIN(least, x->moving / (double)n);
-		*latency = MIN(*latency, x->end - x->talks - x->moving);
+		*latency = MIN(*latency, x->latency);
 	}
 	*latency = isinf(*latency) ? 0 : *latency;
 	return isinf(least) ? 0 : least;
@@ -162,6 +164,10 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 		+ end.latency * reduces + end.seconds * (1 - reduces);
 	Bound b = {.seconds = fixed + MAX(again * gathers, reduce * reduces), .roomy = fixed + reduce * reduces,
 		.beside = end.beside * (1 - reduces), .copies = t->copies_apart};
+	if (t->one_wire) {
+		b.seconds = MAX(b.seconds, forward + again + reduce);
+		b.roomy = MAX(b.roomy, forward + reduce);
+	}
 	int64_t bytes = 0;
 	const Op *early = t->machine->of[MACHINE_HOST] > 0 ? earliest(t, m, &bytes, a) : NULL;
 	b.fullest = bound_at(t, live->op[k], 0, a);

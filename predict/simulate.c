@@ -7,6 +7,10 @@
  *
  * On a CPU, ops and collectives are longer by the machine's skew.
  *
+ * Two streams of a GPU that move bytes at the same time are each as fast as alone.  But a step takes no less than what
+ * all its bytes take on their wire, the links of a host or the network, and its last collective is longer by what is
+ * missing.
+ *
  * A gather of parameters that rest in memory of a GPU's host begins with a copy of the rank's part, which takes its
  * bytes over the link to the host and does not slow kernels down: a copy engine makes it, or a cast that mostly waits
  * for the link.
@@ -32,6 +36,8 @@ typedef struct Simulation {
 	MachineSkew skew;
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
+	double over[2];            /* seconds that all bytes take over links, and over the network */
+	const Transfer *longer;    /* the last transfer, if bytes of all are what a step takes */
 	double copied[2];          /* when the copies out, in have ended */
 	const Op *last_out;        /* the offload that begins last */
 	bool turned;               /* its value is copied in again, or was */
@@ -200,7 +206,9 @@ static void place(Simulation *s, Transfer *t, double from)
 	double moving = t->end - t->talks - (stream == RT_STREAM_SYNC ? 0 : latency);
 	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
 	t->moving = MAX(moving, 0);
+	t->latency = stream == RT_STREAM_SYNC ? 0 : latency;
 	s->t->moving[stream] += t->moving;
+	s->over[c.hosts > 1] += t->moving;
 	s->t->again += again ? t->moving : 0;
 	s->t->again_bytes += again ? c.bytes : 0;
 }
@@ -351,12 +359,38 @@ static void find_ends(const Simulation *s, double *first, double *last)
 	}
 }
 
+/* Lets a step of a GPU last until its wires have carried all bytes. */
+static void carry_all(Simulation *s)
+{
+	Timeline *t = s->t;
+	double least = cuda(s) ? MAX(s->over[0], s->over[1]) : 0;
+	t->one_wire = cuda(s) && MIN(s->over[0], s->over[1]) <= 0;
+	if (least <= t->seconds)
+		return;
+	Transfer *last = NULL;
+	for (int i = 0; i < s->transfers.n; i++) {
+		Transfer *x = s->transfers.at[i];
+		last = !op_blocks(x->op->kind) && (!last || x->end >= last->end) ? x : last;
+	}
+	if (!last)
+		return;
+	s->longer = last;
+	last->end = least;
+	last->exposed += least - t->seconds;
+	t->exposed += least - t->seconds;
+	add_slice(s, (Slice){.op = last->op, .waits = true, .seq = last->seq, .begin = t->seconds, .end = least,
+		.class = COST_COLLECTIVE});
+	t->seconds = least;
+}
+
 /* What bound the start of a collective decides the reason. */
 static Exposed reason_of(const Simulation *s, const Transfer *t, double first, double last)
 {
 	double tiny = 1e-9, began = t->end - t->exposed; /* of the wait */
 	if (t->exposed <= tiny)
 		return EXPOSED_NOT;
+	if (t == s->longer)
+		return EXPOSED_WIRE;
 	if (op_blocks(t->op->kind))
 		return EXPOSED_BLOCKS;
 	if (!cuda(s) && !s->t->threads)
@@ -392,6 +426,10 @@ static void finish_transfers(Simulation *s)
 			place(s, t, s->now);
 		t->freed = t->freed ? before_record(t->freed) : NULL;
 	}
+	s->t->seconds = s->now;
+	for (int i = 0; i < RT_STREAMS; i++)
+		s->t->seconds = MAX(s->t->seconds, s->free[i]);
+	carry_all(s);
 	double first, last;
 	find_ends(s, &first, &last);
 	for (int i = 0; i < s->transfers.n; i++) {
@@ -415,6 +453,7 @@ const char *exposed_text(const Transfer *t, Arena *a)
 	case EXPOSED_INLINE: return "no core is left for it: it runs where it is waited for";
 	case EXPOSED_SLOT: return arena_printf(a, "no slot: slot %d was in use until %s", t->row->slot, until);
 	case EXPOSED_EVENT: return arena_printf(a, "it waited for %s", until);
+	case EXPOSED_WIRE: return "bandwidth: a step's bytes take this long";
 	case EXPOSED_STREAM: return arena_printf(a, "bandwidth: its stream was busy with #%d", t->before->seq);
 	case EXPOSED_LATE: return "less is computed beside it than it takes";
 	default: return "";
@@ -470,9 +509,6 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	t->computing = s.now - t->exposed;
 	t->copies_apart = MAX(t->copies_apart - s.most_flying, 0);
 	finish_transfers(&s);
-	t->seconds = s.now;
-	for (int i = 0; i < RT_STREAMS; i++)
-		t->seconds = MAX(t->seconds, s.free[i]);
 	t->slice = s.slices.at;
 	t->n_slices = s.slices.n;
 	t->transfer = s.transfers.at;

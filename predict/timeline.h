@@ -38,6 +38,7 @@ typedef enum Exposed {
 	EXPOSED_SLOT,           /* its ring slot was in use */
 	EXPOSED_EVENT,          /* its memory was in use */
 	EXPOSED_STREAM,         /* its stream was busy with others */
+	EXPOSED_WIRE,           /* all of the step take this long over their wire */
 	EXPOSED_LATE,           /* it takes longer than what is computed beside it */
 	EXPOSED_INLINE,         /* no thread is left for it, so it runs where it is waited for */
 } Exposed;
@@ -50,7 +51,7 @@ typedef struct Transfer {
 	double issued, ready;   /* when it was issued; when its event and slot let it start */
 	double begin, end;
 	double talks;           /* when ranks begin to move bytes: a gather of what rests on the host copies before that */
-	double moving;          /* what bytes take between ranks, without latency; all of it if it blocks */
+	double moving, latency; /* what bytes take between ranks, and what is left of it without them; 0 if it blocks */
 	double exposed;         /* while it runs and compute waits, for it or for one behind it */
 	Exposed reason;
 	struct Transfer *before;       /* on its stream; NULL: it is the first */
@@ -79,6 +80,7 @@ typedef struct Timeline {
 	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */
+	bool one_wire;          /* CUDA: all bytes move over the links of a host, or all over the network */
 	double again;           /* the part of moving that gathers in backward take */
 	int64_t again_bytes;
 	double of_class[COST_CLASSES];
