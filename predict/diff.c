@@ -139,8 +139,9 @@ static void add_slice(Diff *diff, int which, const json_t *e, const char *where)
 	const char *at = arena_printf(r->a, "%s.args", where);
 	int64_t thread = whole(r, e, where, "tid", 0);
 	const json_t *dur = member(r, e, where, "dur", JSON_REAL), *args = member(r, e, where, "args", JSON_OBJECT);
-	if (dur && !(json_number_value(dur) >= 0))
-		diag_error(r->d, arena_printf(r->a, "%s: %s.dur", r->path, where), "a slice takes no negative time");
+	if (dur && !(json_number_value(dur) >= 0 && json_number_value(dur) < TRACE_LONGEST))
+		diag_error(r->d, arena_printf(r->a, "%s: %s.dur", r->path, where), "a slice takes 0 to %g microseconds",
+			TRACE_LONGEST);
 	if (!args || !dur || !strcmp(cat, "host"))
 		return;
 	const char *program = text(r, args, at, "program");

@@ -63,6 +63,7 @@ void predict_trace(FILE *f, const Sizes *program, const Machine *m, int64_t micr
 
 /* ---- diff.c ---- */
 
+#define TRACE_LONGEST 1e15 /* microseconds that a trace may say, thirty years */
 /* `shardc trace diff A.json B.json [--top=N]`; argv[0] is "trace".  Returns the exit code. */
 enum { TRACE_OK = 0, TRACE_INPUT = 1, TRACE_USAGE = 2 };
 int trace_main(int argc, char **argv, Diag *d);

@@ -218,8 +218,8 @@ static TraceSlice slice_of(const json_t *event, const Step *s)
 
 static bool is_measured(const TraceSlice *t)
 {
-	const double most = 1e15; /* thirty years */
-	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->begin < most && t->duration >= 0 && t->duration < most;
+	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->begin < TRACE_LONGEST && t->duration >= 0
+		&& t->duration < TRACE_LONGEST;
 }
 
 static bool is_of_program(const TraceSlice *t, const Step *s)
@@ -241,7 +241,8 @@ static bool check_slices(const Report *r, const Sizes *program, const StepParts 
 		slices += t.mark != MARK_HOST;
 		const char *at = member(path, arena_printf(a, "traceEvents[%zu]", i), a);
 		if (!is_measured(&t)) {
-			diag_error(d, at, "expected \"tid\", \"ts\", \"dur\" and \"step\" of at least 0");
+			diag_error(d, at, "expected \"tid\", \"ts\", \"dur\" and \"step\" of at least 0, "
+				"and times below %g microseconds", TRACE_LONGEST);
 			return false;
 		}
 		if (t.mark == MARK_HOST || is_of_program(&t, &s))

@@ -56,7 +56,7 @@ class Rows:
 
     def __init__(self, args):
         self.end = time.monotonic() - age() + args.budget - RESERVE
-        self.only, self.parts, self.count = args.only, args.part, {True: 0, False: 0, None: 0}
+        self.only, self.parts, self.count = args.only, args.part or ["A", "B", "C"], {True: 0, False: 0, None: 0}
         self.unwritten = 0
         try:
             args.out.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def folder(text):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--budget", type=seconds, default=480, metavar="SECONDS", help="until all has ended (480)")
-    p.add_argument("--part", default="ABC", choices=["A", "B", "C"], help="one part (default: all, in order)")
+    p.add_argument("--part", action="append", choices=["A", "B", "C"], help="a part (default: all, in order)")
     p.add_argument("--only", help="checks whose name contains TEXT; one whose name it is may take all the time")
     p.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of rows.jsonl")
     p.add_argument("--rounds", type=count, default=3, help="of ours and PyTorch's, alternating")
