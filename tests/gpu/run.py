@@ -8,7 +8,7 @@ A row goes to the end of rows.jsonl as soon as it is known, behind those of earl
 or null where it was not done or only reports.  No check outlasts the budget, nor a limit of its own, but for the one
 that --only names in full; what did not fit is a row that says so.  Exit status 1 when a check failed or none passed.
 
-usage: ./run [--budget SECONDS] [--part A|B|C] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
+usage: ./run [--budget SECONDS] [--part A|B|C ..] [--only TEXT] [--out FOLDER] [--arch NAME] [--libs FOLDER ..]
 """
 import argparse
 import fcntl
