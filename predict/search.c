@@ -84,8 +84,8 @@ static const char *exec_order(const Search *s, const char *mark, int64_t parts)
 	return arena_printf(s->a, "%sexec-order:%" PRId64, mark, MAX(ceil_div(s->parameters, parts), 1));
 }
 
-/* Few units, which are best where a message takes long to begin; NULL where such a unit takes more than a quarter of the
- * memory, since it is gathered whole. */
+/* Few units, which are best where a message takes long to begin; NULL where such a unit takes more than a quarter of
+ * the memory, since it is gathered whole. */
 static const char *few_units(const Search *s, int64_t parts)
 {
 	return s->parameters / parts <= s->limit / 4 ? exec_order(s, "", parts) : NULL;
