@@ -23,9 +23,13 @@ class Faults:
         self.cases = {c["name"]: c for c in check.cases}
 
     def all(self, rows):
-        rows.do("C", "a rank is killed", 120, self.killed, self.cases["gpt"])
-        rows.do("C", "an input is no number", 60, self.no_number, self.cases["digits-checked"])
-        rows.do("C", "memory is taken", 90, self.taken, "gpt2-124m")
+        """A kit may have been made of one program, to try its scripts."""
+        if "gpt" in self.cases:
+            rows.do("C", "a rank is killed", 120, self.killed, self.cases["gpt"])
+        if "digits-checked" in self.cases:
+            rows.do("C", "an input is no number", 60, self.no_number, self.cases["digits-checked"])
+        if "gpt2-124m" in self.bench.cases:
+            rows.do("C", "memory is taken", 90, self.taken, "gpt2-124m")
 
     # ---- a rank ----
 

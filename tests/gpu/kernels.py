@@ -35,7 +35,8 @@ class Kernels:
     def first(self, rows):
         for name in self.both:
             rows.do("A", f"kernels of {name}", 90, self.traced, name)
-        rows.do("A", "PyTorch's attention", 90, self.attention)
+        if any("heads" in case["model"] for case in self.cases.values()):
+            rows.do("A", "PyTorch's attention", 90, self.attention)
         for name in self.both:
             rows.do("A", f"kernels alone, {name}", 120, self.timed, name)
 
