@@ -164,10 +164,8 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 		+ end.latency * reduces + end.seconds * (1 - reduces);
 	Bound b = {.seconds = fixed + MAX(again * gathers, reduce * reduces), .roomy = fixed + reduce * reduces,
 		.beside = end.beside * (1 - reduces), .copies = t->copies_apart};
-	if (t->one_wire) {
+	if (t->one_wire) /* not roomy: what is computed again may stand beside these bytes */
 		b.seconds = MAX(b.seconds, forward + again + reduce);
-		b.roomy = MAX(b.roomy, forward + reduce);
-	}
 	int64_t bytes = 0;
 	const Op *early = t->machine->of[MACHINE_HOST] > 0 ? earliest(t, m, &bytes, a) : NULL;
 	b.fullest = bound_at(t, live->op[k], 0, a);
