@@ -43,6 +43,8 @@ WIDE = 1201  # classes of "wide", whose logits have rows that are not aligned in
 # True gradients of zero, in part or as a whole, and what follows from them.
 ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
 HALF = {"bound": 2e-2, "norms": 1e-1, "weights": 1e-1}  # of 16 bits; losses, norms, weights and their states
+# Adam moves what has next to no gradient by its whole rate, to the side that rounding to 16 bits gives: this eps holds it.
+EPS = "--eps=1e-3"
 # Of a log line: not the step's numbers.
 DROPPED = {"step_ms", "samples_per_s", "tokens_per_s", "save_ms", "comm_ms", "exposed_comm_ms", "peak_bytes"}
 
@@ -360,7 +362,8 @@ def test_pitch(s):
              "bf16": (["--param-dtype=bf16"], HALF), "f16": (["--param-dtype=f16", "--loss-scale=128"], HALF),
              "bf16 blocks": (["--param-dtype=bf16", "--loss-chunk=8"], HALF)}
     for name, (options, bounds) in cases.items():
-        s.both(f"pitch, {name}", "wide", [adamw, *options], ["--accum=2"] if name == "accum" else [], **bounds)
+        flags = [*(["--accum=2"] if name == "accum" else []), *([EPS] if bounds else [])]
+        s.both(f"pitch, {name}", "wide", [adamw, *options], flags, **bounds)
         text = s.ir("wide", *options)
         padded = name != "checked" and "blocks" not in name
         ask(("width=1216" in text) == padded, name, "logits with pads: wanted", padded)
@@ -372,7 +375,7 @@ def test_attention(s):
     cases = [("heads", "bf16", {"auto": forward, "own": none, "cudnn": all_engines}), ("heads", "f16", {"cudnn": all_engines}),
              ("padded", "bf16", {"auto": none, "cudnn": all_engines}), ("padded", "f16", {"cudnn": all_engines})]
     for model, dtype, choices in cases:
-        flags = [*s.held[model], "--eval-every=3", "--print-plan"]
+        flags = [*s.held[model], "--eval-every=3", "--print-plan", EPS]
         options = ["--optimizer=adamw", f"--param-dtype={dtype}", *(["--remat=block"] if model == "heads" else [])]
         own = s.run(s.build(True, model, *options, "--attention=own"), model, *flags)
         for kernels, engines in choices.items():
@@ -393,7 +396,7 @@ def test_overflow(s):
     """A scale that f16 does not hold: both programs leave out the same updates and halve it as often."""
     options = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e8,growth_interval=2"]
     for norm in ("on", "off"):
-        runs = s.both(f"overflow, norm {norm}", "gpt", [*options, f"--grad-norm={norm}"], **HALF)
+        runs = s.both(f"overflow, norm {norm}", "gpt", [*options, f"--grad-norm={norm}"], [EPS], **HALF)
         rows = lines(runs[1][0]) if runs else []
         ask(not runs or rows[1]["loss_scale"] < rows[0]["loss_scale"], "no step overflowed")
 
@@ -551,7 +554,7 @@ def test_items(s):
     for i, (name, item) in enumerate(ITEMS.items()):
         begun, spent = time.monotonic(), seconds_of_programs()
         model, options, cuda = item["model"], item["options"], item.get("cuda", [])
-        flags, env = item.get("flags", []), item.get("env", {})
+        flags, env = [*item.get("flags", []), *([EPS] if set(BF16) <= set(options) else [])], item.get("env", {})
         tune = [f"--tune={s.root / item['tune']}"] if "tune" in item else []
         binary = s.build(True, model, *options, *cuda)
         if tune:
