@@ -24,7 +24,7 @@ typedef struct Largest {
 	const char *now;         /* "batch=16" */
 	int64_t size, bytes;     /* 0: none fits */
 	bool more;               /* larger ones were not tried */
-	bool whole;              /* larger ones fit, but are not whole micro-batches of --global-batch */
+	bool held;               /* larger ones fit, but --global-batch is no whole number of their micro-batches */
 	const char *option;      /* words of a shell */
 } Largest;
 typedef VEC(Largest) LargestList;

@@ -181,7 +181,7 @@ static void text_largest(FILE *f, const Answers *all, Arena *a)
 		if (l->size)
 			fprintf(f, "  %-*s %12s, now %s%s\n", OPTION_WIDTH, l->option, plan_human(a, l->bytes),
 				strrchr(l->now, '=') + 1, l->more ? "; larger ones were not tried"
-				: l->whole ? "; larger ones fit, but do not divide --global-batch" : "");
+				: l->held ? "; larger ones fit, but do not divide --global-batch" : "");
 		else
 			fprintf(f, "  %s: none fits\n", str_escape(a, ESCAPE_SHELL, l->now));
 	}
@@ -280,8 +280,8 @@ static void json_largest(FILE *f, const Answers *all, Arena *a)
 	for (int i = 0; i < all->largest.n; i++) {
 		const Largest *l = &all->largest.at[i];
 		fprintf(f, "%s\n    {\"now\": %s, \"option\": %s, \"total\": %" PRId64 ", \"more\": %s, "
-			"\"whole\": %s}", i ? "," : "", quoted(l->now, a), quoted(l->option, a), l->bytes,
-			l->more ? "true" : "false", l->whole ? "true" : "false");
+			"\"held_by_global_batch\": %s}", i ? "," : "", quoted(l->now, a), quoted(l->option, a), l->bytes,
+			l->more ? "true" : "false", l->held ? "true" : "false");
 	}
 	fputs(all->largest.n ? "\n  ],\n" : "],\n", f);
 }

@@ -5,7 +5,7 @@
  * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
  * fits.
  *
- * A GPU's step takes no less than its bytes take on their wire.
+ * A GPU's step takes no less than its bytes take on their wire, beside which values may be computed again.
  *
  * Units of other sizes have other latencies, and gaps at their ends; these few bytes are left out, and so is what
  * gathers copy from memory of the host, which may stand beside computing without slowing it.
@@ -163,9 +163,9 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 	fixed += (front.latency + forward) * gathers + front.seconds * (1 - gathers)
 		+ end.latency * reduces + end.seconds * (1 - reduces);
 	Bound b = {.seconds = fixed + MAX(again * gathers, reduce * reduces), .roomy = fixed + reduce * reduces,
-		.beside = end.beside * (1 - reduces), .copies = t->copies_apart};
-	if (t->one_wire) /* not roomy: what is computed again may stand beside these bytes */
-		b.seconds = MAX(b.seconds, forward + again + reduce);
+		.beside = end.beside * (1 - reduces), .wire = t->one_wire ? forward + reduce : 0, .copies = t->copies_apart};
+	if (t->one_wire)
+		b.seconds = MAX(b.seconds, b.wire + again);
 	int64_t bytes = 0;
 	const Op *early = t->machine->of[MACHINE_HOST] > 0 ? earliest(t, m, &bytes, a) : NULL;
 	b.fullest = bound_at(t, live->op[k], 0, a);
@@ -176,7 +176,7 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 
 double bound_recomputing(const Bound *b, double again)
 {
-	return b->roomy + again - MIN(again, b->beside);
+	return MAX(b->roomy + again - MIN(again, b->beside), b->wire);
 }
 
 double bound_behind(const BoundAt *at, double again)

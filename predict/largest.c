@@ -83,7 +83,7 @@ static void grow(const Asking *s, int at, int64_t now, Largest *out)
 	}
 	int64_t size = whole_batches(s->o, &b.low);
 	out->more = !b.high.at && size == b.low.at;
-	out->whole = size != b.low.at;
+	out->held = size != b.low.at;
 	if (size != b.low.at)
 		b.low = plan_at(s, at, size);
 	out->size = b.low.fits ? b.low.at : 0;

@@ -49,18 +49,22 @@ MachineLayout machine_rows(const Machine *m, MachineLayout l)
 	return near ? *near : (MachineLayout){machine_running(m, l), l.threads};
 }
 
-/* Least squares of times x + each y - z, where x = ops, y = collectives and z = rest.  A square counts 1 / z, since the
- * error of a longer step is larger.  These are the sums of x x / z and so on. */
+/* Least squares of times x + each y - z, where x = ops, y = collectives and z = rest.  These are the sums of x x and so
+ * on, each weighted. */
 typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 
-static Squares squares_of(const Machine *m, MachineLayout l)
+/* Weights that make squares what the steps miss by `now`, as shares of their time: what is off by less than `near` counts
+ * by its square. */
+static Squares squares_of(const Machine *m, MachineLayout l, const MachineSkew *now)
 {
+	const double near = 1e-3;
 	Squares s = {0};
 	for (int i = 0; i < m->n_steps; i++) {
 		const MachineStep *step = &m->step[i];
 		double x = step->ops, y = step->collectives, z = step->rest;
+		double off = now ? fmax(fabs(now->times * x + now->each * y - z), near * z) : z, w = 1 / (off * z);
 		if (machine_same_layout(step->layout, l))
-			s = (Squares){s.xx + x * x / z, s.xy + x * y / z, s.yy + y * y / z, s.xz + x, s.yz + y};
+			s = (Squares){s.xx + w * x * x, s.xy + w * x * y, s.yy + w * y * y, s.xz + w * x * z, s.yz + w * y * z};
 	}
 	return s;
 }
@@ -79,6 +83,17 @@ static MachineSkew fit(Squares s)
 	return k;
 }
 
+/* Least absolute deviations, by least squares whose weights follow from the ones before: a step that something else on
+ * the machine made long does not pull, as its square would. */
+static MachineSkew deviations(const Machine *m, MachineLayout l)
+{
+	enum { ROUNDS = 40 };
+	MachineSkew k = fit(squares_of(m, l, NULL));
+	for (int i = 0; i < ROUNDS; i++)
+		k = fit(squares_of(m, l, &k));
+	return k;
+}
+
 MachineSkew machine_skew(const Machine *m, MachineLayout l)
 {
 	const MachineStep *near = NULL;
@@ -88,5 +103,5 @@ MachineSkew machine_skew(const Machine *m, MachineLayout l)
 		if (like && (!near || distance(s->layout, l) < distance(near->layout, l)))
 			near = s;
 	}
-	return near ? fit(squares_of(m, near->layout)) : (MachineSkew){1, 0};
+	return near ? deviations(m, near->layout) : (MachineSkew){1, 0};
 }

@@ -72,7 +72,7 @@ int machine_running(const Machine *m, MachineLayout l);
 /* The layout of the rows of kernels that are read for l.  It is l itself unless its ranks take turns: then the nearest
  * in which ranks of so many threads do, or that of the ranks that run at a time if there is none. */
 MachineLayout machine_rows(const Machine *m, MachineLayout l);
-/* What steps of the nearest layout say, by least squares; the layout has one rank, or a core for each
+/* What steps of the nearest layout say, by least absolute deviations; the layout has one rank, or a core for each
  * of several, or fewer cores, as l has.  {1, 0}: there is none, or a GPU. */
 MachineSkew machine_skew(const Machine *m, MachineLayout l);
 

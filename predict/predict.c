@@ -184,10 +184,12 @@ bool predict_divides(const Options *o, int64_t batch, Diag *d)
 	const char *where = "--global-batch";
 	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
 	long long below = all / of_one * of_one;
-	char nearest[64], ranks[48];
+	char nearest[96], ranks[48];
 	if (!all || (batch && predict_micro_batches(o, batch)))
 		return true;
-	int n = below ? snprintf(nearest, sizeof(nearest), "%lld or ", below) : 0;
+	bool many = options_many(o);
+	int n = many ? 0 : snprintf(nearest, sizeof(nearest), "%lld, or --accum=many and ", of_one);
+	n += below >= (many ? 1 : 2 * of_one) ? snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld or ", below) : 0;
 	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
 	snprintf(ranks, sizeof(ranks), world == 1 ? "%lld rank" : "each of %lld ranks", world);
 	if (!batch)
@@ -281,6 +283,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			out->bound.seconds += times * b.seconds;
 			out->bound.roomy += times * b.roomy;
 			out->bound.beside += times * b.beside;
+			out->bound.wire += times * b.wire;
 			out->bound.copies += times * b.copies;
 			add_bound(&out->bound.fullest, &b.fullest, times);
 			add_bound(&out->bound.early, &b.early, times);

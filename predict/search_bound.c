@@ -87,14 +87,14 @@ double search_bound(Search *s, const Trial *x, const Options *o)
 		Trial plain = *x;
 		plain.pick[KNOB_ACTS] = 0;
 		const Trial *of = search_try(s, &plain);
-		return of ? of->bound : b->roomy; /* too many trials */
+		return of ? of->bound : bound_recomputing(b, 0); /* too many trials */
 	}
 	if (host && overpins)
 		return INFINITY;
 	if (!host)
 		lacks = MAX(lacks, overpins);
 	if (!lacks && b->copies <= b->seconds)
-		return again || host ? b->roomy : b->seconds; /* freed memory may keep what backward gathers again */
+		return again || host ? bound_recomputing(b, 0) : b->seconds; /* freed memory may keep what backward gathers again */
 	Freeing f = host ? freeing_to_host(s, x, (double)lacks) : freeing_here(x, (double)lacks);
 	Price **price = &s->price[x->pick[KNOB_BATCH]];
 	if (!again)
@@ -131,7 +131,7 @@ double search_least(const Search *s)
 		const Trial *x = s->trial[i];
 		if (x->refused || x->pick[KNOB_REMAT])
 			continue;
-		any = MIN(any, x->of.bound.roomy);
+		any = MIN(any, bound_recomputing(&x->of.bound, 0));
 		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved : 0));
 	}
 	return isinf(least) ? any : least;

@@ -117,6 +117,7 @@ typedef struct Bound {
 	double seconds;   /* no order of these collectives, and no units, make a step shorter */
 	double roomy;     /* the same if there were room for all that backward gathers again */
 	double beside;    /* of it, seconds that values which are computed again may take for nothing */
+	double wire;      /* what its bytes alone take there, if there were that room; 0: not all of them share a wire */
 	double copies;    /* seconds of its copies to and from memory of the host, whatever is computed beside them */
 	BoundAt fullest, early;
 } Bound;
@@ -128,8 +129,8 @@ typedef struct BoundLive {
 /* m: the program of the timeline, and its number among the variants.  room: bytes that gathered units may keep after
  * forward so that backward need not gather them again. */
 Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *live, double room);
-/* Of plans that take `again` seconds or more for computing values again, all behind an op: a step, and the part of it
- * behind that op. */
+/* Of plans that take `again` seconds or more for computing values again, all behind an op, with all the room that
+ * backward wants: a step, and the part of it behind that op. */
 double bound_recomputing(const Bound *b, double again);
 double bound_behind(const BoundAt *at, double again);
 /* Bytes that no units and no prefetch do without, if what is computed stays the same. */

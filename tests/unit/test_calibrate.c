@@ -185,6 +185,16 @@ static void odd_steps(void)
 	CU_ASSERT(like(machine_skew(&m, (MachineLayout){1, 1}), (MachineSkew){1, 0}));
 }
 
+/* A step that something else on the machine made long is out of line with the others, and does not pull. */
+static void disturbed_steps(void)
+{
+	MachineStep step[] = {{"a", {2, 1}, 10, 1, 1.03}, {"b", {2, 1}, 0, 1, 1.02}, {"c", {2, 1}, 40, 2, 2.08},
+		{"d", {2, 1}, 20, 1, 1.6}, {"e", {2, 1}, 30, 3, 3.09}};
+	Machine m = {.of[MACHINE_RANKS] = 2, .step = step, .n_steps = COUNT_OF(step)};
+	MachineSkew s = machine_skew(&m, (MachineLayout){2, 1});
+	CU_ASSERT(fabs(s.times - 1.02) < 2e-3 && fabs(s.each - 0.001) < 1e-4);
+}
+
 static void cores(void)
 {
 	Arena *a = arena_new();
@@ -302,5 +312,6 @@ void suite_calibrate(void)
 	CU_add_test(s, "a machine of cores", cores);
 	CU_add_test(s, "a machine of GPUs", gpus);
 	CU_add_test(s, "steps that do not say all", odd_steps);
+	CU_add_test(s, "steps that were disturbed", disturbed_steps);
 	CU_add_test(s, "what was measured before", again);
 }
