@@ -120,7 +120,7 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, Roun
 		if (as->yields & YIELDS_CONTENTION)
 			measured_beside(&c->all, m, o, run, alone, c->a);
 		if (as->yields & YIELDS_STEP)
-			measured_step(&c->all, name, run, c->a);
+			measured_step(&c->all, name, m, o, run, c->a);
 	}
 	return true;
 }

@@ -114,6 +114,28 @@ static void add_ops(Measured *all, const Module *m, const Options *o, MeasuredRu
 		if (computes(&w, s))
 			add_op(all, begun, op, &w, &like, a);
 	}
+	for (int i = 0; i < r.steps->issues.n && !all->host->cuda; i++) {
+		const StepOp *s = &r.steps->issues.at[i];
+		const Op *op = op_of(&ops, s);
+		Work w = cost_of_issue(op, &who);
+		MachineKernel like = {.layout = r.as->layout, .seconds = s->seconds};
+		if (computes(&w, s))
+			add_op(all, begun, op, &w, &like, a);
+	}
+}
+
+/* The seconds of what issues compute that has rows. */
+static double issuing(const Module *m, const Options *o, MeasuredRun r, Arena *a)
+{
+	Ops ops = number_ops(m, a);
+	LayoutRank who = rank_of(m, o, r.as->layout.ranks, a);
+	double sum = 0;
+	for (int i = 0; i < r.steps->issues.n; i++) {
+		const StepOp *s = &r.steps->issues.at[i];
+		Work w = cost_of_issue(op_of(&ops, s), &who);
+		sum += computes(&w, s) ? s->seconds : 0;
+	}
+	return sum;
 }
 
 void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a)
@@ -166,11 +188,11 @@ static void add_step(Measured *all, MachineStep x, Arena *a)
 	vec_push(a, &all->steps, x);
 }
 
-void measured_step(Measured *all, const char *program, MeasuredRun r, Arena *a)
+void measured_step(Measured *all, const char *program, const Module *m, const Options *o, MeasuredRun r, Arena *a)
 {
 	MachineLayout l = r.as->layout;
 	MachineStep s = {.program = program, .layout = l, .collectives = l.ranks > 1 ? r.steps->transfers.n : 0,
-		.ops = r.as->turns * r.steps->seconds, .rest = r.steps->whole};
+		.ops = r.as->turns * (r.steps->seconds + issuing(m, o, r, a)), .rest = r.steps->whole};
 	for (int i = 0; i < r.steps->transfers.n; i++)
 		s.rest -= r.steps->transfers.at[i].seconds;
 	if (s.ops > 0 && s.rest > 0)

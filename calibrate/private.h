@@ -76,9 +76,11 @@ bool samples_write(const Module *m, const char *dir, int ranks, Words *argv, Are
 /* What a run has recorded: of each op its seconds, and the share of them in which a collective moves bytes beside it;
  * of each collective the seconds of the rank that came last.  Ops are in the order of their numbers. */
 typedef struct StepOp { int number; double seconds, beside; } StepOp;
+typedef VEC(StepOp) StepOps;
 typedef struct StepTransfer { RtCollectiveKind kind; double bytes, seconds; } StepTransfer;
 typedef struct Steps {
-	VEC(StepOp) ops;
+	StepOps ops;
+	StepOps issues;      /* what is computed where collectives are issued */
 	VEC(StepTransfer) transfers;
 	double noise;        /* by how much of the fastest step the median step was slower */
 	double seconds;      /* of all ops together */
@@ -112,8 +114,8 @@ typedef struct MeasuredRun { const RunAs *as; const Steps *steps; } MeasuredRun;
 void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun r, Arena *a);
 /* Adds by how much longer ops took beside collectives in one run than alone in the other. */
 void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
-/* Adds the step of a run in which collectives run inside of waits.  program: what tells it from others. */
-void measured_step(Measured *all, const char *program, MeasuredRun r, Arena *a);
+/* Adds the step of a run of a module in which collectives run inside of waits.  program: what tells it from others. */
+void measured_step(Measured *all, const char *program, const Module *m, const Options *o, MeasuredRun r, Arena *a);
 /* Adds the rows of an older file.  Of ops that were measured now as well, the rows of the faster run stay, all of them:
  * a machine is what it does when nothing else runs, but each op at its best would be faster than any step.  Of steps
  * and collectives the faster row stays. */

@@ -6,9 +6,9 @@
 #include "base/json.h"
 #include "calibrate/private.h"
 
-/* One slice: an op that computes, a collective on its stream, or what computing waits for or issues.  busy: the part of
- * its seconds in which it has a core. */
-typedef enum SliceKind { SLICE_NONE, SLICE_OP, SLICE_TRANSFER, SLICE_REST } SliceKind;
+/* One slice: an op that computes, what is computed where a collective is issued, a collective on its stream, or what
+ * computing waits for.  busy: the part of its seconds in which it has a core. */
+typedef enum SliceKind { SLICE_NONE, SLICE_OP, SLICE_ISSUE, SLICE_TRANSFER, SLICE_REST } SliceKind;
 typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, busy, bytes; } Slice;
 typedef VEC(Slice) Slices;
 
@@ -44,8 +44,10 @@ static SliceKind slice_of(const json_t *event, Slice *out)
 		.kind = kind_of(cat), .begin = json_number_value(json_object_get(event, "ts")) * 1e-6,
 		.seconds = json_number_value(dur) * 1e-6, .busy = json_number_value(busy ? busy : dur) * 1e-6,
 		.bytes = json_number_value(json_object_get(args, "bytes"))};
+	if (computes && out->number >= 0 && !strcmp(cat, "issue"))
+		return SLICE_ISSUE;
 	if (computes)
-		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue") ? SLICE_OP : SLICE_REST;
+		return out->number >= 0 && !out->seq && strcmp(cat, "wait") ? SLICE_OP : SLICE_REST;
 	return out->kind < RT_COLLECTIVE_KINDS && out->seq > 0 ? SLICE_TRANSFER : SLICE_NONE;
 }
 
@@ -62,8 +64,9 @@ static void add_time(StepTimes *t, const Slice *s, SliceKind kind, Arena *a)
 	x->end = MAX(x->end, s->begin + s->seconds);
 }
 
-/* ops and times: of the first rank; NULL for others. */
-static bool read_rank(const char *path, Slices *ops, StepTimes *times, Slices *transfers, Arena *a, Diag *d)
+/* ops, issues and times: of the first rank; NULL for others. */
+static bool read_rank(const char *path, Slices *ops, Slices *issues, StepTimes *times, Slices *transfers, Arena *a,
+	Diag *d)
 {
 	json_t *root = json_read(path, a, d), *events = json_object_get(root, "traceEvents");
 	size_t i;
@@ -75,7 +78,9 @@ static bool read_rank(const char *path, Slices *ops, StepTimes *times, Slices *t
 			vec_push(a, transfers, s);
 		if (kind == SLICE_OP && ops)
 			vec_push(a, ops, s);
-		if ((kind == SLICE_OP || kind == SLICE_REST) && times)
+		if (kind == SLICE_ISSUE && issues)
+			vec_push(a, issues, s);
+		if (kind != SLICE_TRANSFER && kind != SLICE_NONE && times)
 			add_time(times, &s, kind, a);
 	}
 	if (root && !events)
@@ -195,18 +200,22 @@ static double share_beside(const Slice *of, int n, const Spans *spans)
 	return all > 0 ? sum / all : 0;
 }
 
-static void find_ops(Slices *ops, bool shared, const Spans *spans, Steps *out, Arena *a)
+/* Adds the ops of these slices; returns their seconds together. */
+static double find_ops(Slices *ops, bool shared, const Spans *spans, StepOps *out, Arena *a)
 {
-	double *of = NEW_N(a, double, ops->n);
-	qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
+	double sum = 0;
+	double *of = NEW_N(a, double, ops->n + 1);
+	if (ops->n)
+		qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
 	for (int i = 0, n; i < ops->n; i += n) {
 		n = same_from(ops, i, false);
 		for (int k = 0; k < n; k++)
 			of[k] = ops->at[i + k].busy;
 		double seconds = shared ? mean(of, n) : quartile(of, n);
-		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
-		out->seconds += seconds;
+		vec_push(a, out, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
+		sum += seconds;
 	}
+	return sum;
 }
 
 /* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait. */
@@ -238,6 +247,8 @@ Steps steps_copy(const Steps *s, Arena *a)
 	Steps copy = {.noise = s->noise, .seconds = s->seconds, .whole = s->whole};
 	for (int i = 0; i < s->ops.n; i++)
 		vec_push(a, &copy.ops, s->ops.at[i]);
+	for (int i = 0; i < s->issues.n; i++)
+		vec_push(a, &copy.issues, s->issues.at[i]);
 	for (int i = 0; i < s->transfers.n; i++)
 		vec_push(a, &copy.transfers, s->transfers.at[i]);
 	return copy;
@@ -245,11 +256,11 @@ Steps steps_copy(const Steps *s, Arena *a)
 
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d)
 {
-	Slices ops = {0}, transfers = {0};
+	Slices ops = {0}, issues = {0}, transfers = {0};
 	StepTimes times = {0};
 	*out = (Steps){.noise = 0};
 	for (int r = 0; r < ranks; r++)
-		if (!read_rank(path_of(path, r, a), r ? NULL : &ops, r ? NULL : &times, &transfers, a, d))
+		if (!read_rank(path_of(path, r, a), r ? NULL : &ops, r ? NULL : &issues, r ? NULL : &times, &transfers, a, d))
 			return false;
 	if (!ops.n) {
 		diag_error(d, path, "the trace has no op of a step");
@@ -261,7 +272,8 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 	if (transfers.n)
 		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
 	Spans spans = find_spans(&transfers, a);
-	find_ops(&ops, shared, &spans, out, a);
+	out->seconds = find_ops(&ops, shared, &spans, &out->ops, a);
+	find_ops(&issues, shared, &spans, &out->issues, a);
 	find_transfers(&transfers, out, a);
 	return true;
 }

@@ -376,9 +376,24 @@ Work cost_of(const Op *op, const LayoutRank *who)
 	return rule[op->kind](op, who);
 }
 
+Work cost_of_issue(const Op *op, const LayoutRank *who)
+{
+	Work w = {.class = COST_NONE};
+	bool gathers = op->kind == OP_ALL_GATHER && op->unit;
+	int64_t ranks = gathers ? layout_split(op->unit->strategy, who).ranks : 1;
+	for (int f = 0; gathers && f < op->unit->n_flats; f++) {
+		const Flat *flat = &op->unit->flat[f];
+		double n = (double)layout_shard_numel(flat->numel, ranks);
+		if (flat->param != flat->dtype)
+			w = (Work){.class = COST_MOVE, .calls = w.calls + 1,
+				.bytes = w.bytes + n * (dtype_info[flat->dtype].bytes + dtype_info[flat->param].bytes)};
+	}
+	return w;
+}
+
 char *cost_signature(const Op *op, const Work *w, Arena *a)
 {
-	if (w->class != COST_UPDATE)
+	if (w->class != COST_UPDATE && !(op_info[op->kind].flags & COMM))
 		return ir_signature(op, a);
 	const char *optimizer = attr_get_str(op->attrs, "optimizer", "");
 	return arena_printf(a, "%s f32 of %.0f bytes%s%s", op_info[op->kind].text, w->bytes, *optimizer ? " " : "",

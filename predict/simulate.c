@@ -5,7 +5,8 @@
  * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
  * kernel is slower by the machine's contention; what remains of it is then counted at the new rate.
  *
- * On a CPU, ops and collectives are longer by the machine's skew.
+ * On a CPU, ops and collectives are longer by the machine's skew, and a gather in a lower dtype begins with a cast, which
+ * is computed where the program issues it.
  *
  * Two streams of a GPU that move bytes at the same time are each as fast as alone.  But a step takes no less than what
  * all its bytes take on their wire, the links of a host or the network, and its last collective is longer by what is
@@ -100,6 +101,16 @@ static double end_of(Simulation *s, double seconds)
 	return at;
 }
 
+/* Computes what takes so long alone, as a slice; returns when it ends. */
+static void run(Simulation *s, Slice x, double seconds)
+{
+	x.begin = s->now;
+	x.end = s->now = end_of(s, seconds);
+	s->t->of_class[x.class] += x.end - x.begin;
+	s->t->of_evidence[x.evidence] += x.end - x.begin;
+	add_slice(s, x);
+}
+
 static void compute(Simulation *s, const Op *op)
 {
 	Timeline *t = s->t;
@@ -110,21 +121,26 @@ static void compute(Simulation *s, const Op *op)
 	w.host = u ? (layout_states_away(u) ? w.states : 0) + (layout_params_away(u) ? w.rest : 0) : 0;
 	CostTime alone = cost_seconds(s->o->machine, op, &w, t->rows, s->o->tf32);
 	alone.seconds *= t->turns;
-	double begin = s->now;
-	s->now = end_of(s, alone.seconds);
-	t->computing += s->now - begin;
 	t->alone += alone.seconds;
 	t->forward += op->section == SEC_FORWARD ? alone.seconds : 0;
-	t->of_class[w.class] += s->now - begin;
-	t->of_evidence[alone.evidence] += s->now - begin;
 	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);
 	t->flops += w.flops;
 	t->ideal += ideal;
 	bool again = op_is_again(op);
 	t->ideal_again += again ? ideal : 0;
 	t->recomputed += again ? alone.seconds : 0;
-	add_slice(s, (Slice){.op = op, .begin = begin, .end = s->now, .alone = alone.seconds, .class = w.class,
-		.evidence = alone.evidence});
+	run(s, (Slice){.op = op, .alone = alone.seconds, .class = w.class, .evidence = alone.evidence}, alone.seconds);
+}
+
+/* What a CPU computes where it issues a collective.  How often a unit is gathered is the plan's choice, so it does not
+ * count in Timeline.alone, which every plan computes. */
+static void compute_issue(Simulation *s, const Op *op, int seq)
+{
+	Work w = cost_of_issue(op, &s->t->who);
+	CostTime time = cost_seconds(s->o->machine, op, &w, s->t->rows, s->o->tf32);
+	if (w.class != COST_NONE)
+		run(s, (Slice){.op = op, .issues = true, .seq = seq, .class = w.class, .evidence = time.evidence},
+			time.seconds * s->t->turns);
 }
 
 /* ---- collectives ---- */
@@ -256,6 +272,8 @@ static Transfer *issue(Simulation *s, const Op *op)
 {
 	Transfer *t = ptrmap_get(s->transfer_of, op);
 	bool blocks = op_blocks(op->kind);
+	if (!cuda(s))
+		compute_issue(s, op, t->seq);
 	t->issued = s->now;
 	if (cuda(s) && !blocks)
 		return t;

@@ -12,16 +12,17 @@
 
 enum { TIMELINE_COMPUTE = 0, TIMELINE_HOST = 1 + RT_STREAMS, TIMELINE_OUT, TIMELINE_IN, TIMELINE_STREAMS };
 
-/* An op that computes, a collective or a copy on its stream, or (waits) computing that waits for one. */
+/* An op that computes, a collective or a copy on its stream, or (waits) computing that waits for one, or (issues) what is
+ * computed where one is issued. */
 typedef struct Slice {
 	const Op *op;           /* of a wait: the op that waits */
 	int number;             /* of the op in its program: forward, backward and update, from 0 */
 	int stream;
-	bool waits;
-	int seq;                /* of a collective and of a wait for it: its number, from 1; else 0 */
+	bool waits, issues;
+	int seq;                /* of a collective, a wait for it and its issue: its number, from 1; else 0 */
 	int64_t bytes;          /* of a collective on its stream: that the rank receives; of a copy: all */
 	double begin, end;
-	double alone;           /* what computing would take if no collective ran beside it */
+	double alone;           /* what an op would take if no collective ran beside it */
 	CostClass class;
 	CostEvidence evidence;
 } Slice;
@@ -76,7 +77,7 @@ typedef struct Timeline {
 	double copies_exposed;  /* the part of exposed that copies are waited for */
 	double copies_apart;    /* the part of copying that no two copies can take at once: all out, then what is copied in
 	                           behind the last of these */
-	double alone;           /* computing if no collective ran beside it */
+	double alone;           /* computing, but for issues, if no collective ran beside it */
 	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
 	double moving[RT_STREAMS]; /* sums of Transfer.moving */

@@ -37,8 +37,9 @@ static void put_slice(FILE *f, const TimelinePart *part, const Slice *s, double 
 	const Unit *of = op_unit(op);
 	const char *unit = of ? str_escape(a, ESCAPE_JSON, of->name) : "";
 	const char *name = str_escape(a, ESCAPE_JSON, op_title(op, a));
-	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,",
-		s->waits ? "wait " : "", name, s->waits ? "wait" : op_info[op->kind].text, part->t->who.rank, s->stream);
+	const char *does = s->waits ? "wait" : s->issues ? "issue" : NULL;
+	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s%s%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,",
+		does ? does : "", does ? " " : "", name, does ? does : op_info[op->kind].text, part->t->who.rank, s->stream);
 	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"%s\",",
 		(begin + s->begin) * 1e6, (s->end - s->begin) * 1e6, s->number, section_text[op->section], part->name);
 	fprintf(f, "\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", unit, str_escape(a, ESCAPE_JSON, op->loc->node));
@@ -48,7 +49,7 @@ static void put_slice(FILE *f, const TimelinePart *part, const Slice *s, double 
 		fprintf(f, ",\"seq\":%d", s->seq);
 	if (s->stream != TIMELINE_COMPUTE)
 		fprintf(f, ",\"bytes\":%" PRId64, s->bytes);
-	else if (!s->waits)
+	else if (!does)
 		put_work(f, op, &part->t->who, a);
 	fputs("}}", f);
 }

@@ -23,7 +23,7 @@ static const char head[] = "{\"traceEvents\": [\n";
 	", \"dur\": " dur ", \"args\": {\"program\": \"step\", \"step\": 3, " args "}}"
 static const char ops[] = SLICE("relu", "0", "1000", "20", "\"op\": 0") ",\n"
 	SLICE("relu", "0", "1020", "40", "\"op\": 1") ",\n" SLICE("relu", "0", "1060", "40", "\"op\": 2") ",\n"
-	SLICE("wait", "0", "1100", "5", "\"op\": 5") ",\n";
+	SLICE("wait", "0", "1100", "5", "\"op\": 5") ",\n" SLICE("issue", "0", "1105", "3", "\"op\": 7, \"seq\": 4") ",\n";
 static const char first[] = SLICE("all_gather", "1", "1000", "40", "\"op\": 3, \"seq\": 1, \"bytes\": 64") ",\n"
 	SLICE("all_gather", "1", "1040", "60", "\"op\": 4, \"seq\": 2, \"bytes\": 64") ",\n"
 	SLICE("reduce_scatter", "2", "1070", "20", "\"op\": 6, \"seq\": 3, \"bytes\": 32") "]}\n";
@@ -53,7 +53,9 @@ static void traces(void)
 	CU_ASSERT_EQUAL_FATAL(s.ops.n, 3);
 	CU_ASSERT(equal(s.ops.at[1].seconds, 40e-6));
 	CU_ASSERT(equal(s.seconds, 100e-6));
-	CU_ASSERT(equal(s.whole, 105e-6));
+	CU_ASSERT(equal(s.whole, 108e-6));
+	CU_ASSERT_EQUAL_FATAL(s.issues.n, 1);
+	CU_ASSERT(s.issues.at[0].number == 7 && equal(s.issues.at[0].seconds, 3e-6));
 	CU_ASSERT(s.ops.at[0].beside < 1e-6);
 	CU_ASSERT(equal(s.ops.at[1].beside, 0.5));
 	CU_ASSERT(equal(s.ops.at[2].beside, 0.75));
@@ -85,6 +87,7 @@ static Steps recorded(const Module *m, const RunAs *as, Arena *a)
 	Steps s = {0};
 	bool contends = as->yields & YIELDS_CONTENTION;
 	MachineSkew skew = as->layout.ranks == 1 ? alone : as->turns > 1 ? in_turns : beside;
+	double issuing = 0;
 	int number = 0;
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op) {
@@ -92,8 +95,12 @@ static Steps recorded(const Module *m, const RunAs *as, Arena *a)
 			StepOp x = {number++, seconds_of(op) * (slow ? slower : 1), slow};
 			vec_push(a, &s.ops, x);
 			s.seconds += x.seconds;
+			if (cost_of_issue(op, &(LayoutRank){.world = 1, .shard_size = 1}).class == COST_NONE)
+				continue;
+			vec_push(a, &s.issues, ((StepOp){x.number, OP_US * 1e-6, 0}));
+			issuing += OP_US * 1e-6;
 		}
-	s.whole = s.seconds * as->turns * skew.times;
+	s.whole = (s.seconds + issuing) * as->turns * skew.times;
 	if (as->layout.ranks > 1) {
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e6, 1e-3}));
 		vec_push(a, &s.transfers, ((StepTransfer){RT_ALL_GATHER, 1e3, as->comm == COMM_MPI ? 1e-9 : 1e-5}));
@@ -130,7 +137,7 @@ static void add_program(Measured *all, const Probe *p, const RunAs *run, int n, 
 			measured_beside(all, m, &o, (MeasuredRun){&run[i], &s[i]},
 				(MeasuredRun){&run[run[i].alone], &s[run[i].alone]}, a);
 		if (run[i].yields & YIELDS_STEP)
-			measured_step(all, p->name, (MeasuredRun){&run[i], &s[i]}, a);
+			measured_step(all, p->name, m, &o, (MeasuredRun){&run[i], &s[i]}, a);
 	}
 	ir_module_free(v.of[VARIANT_ONLY]);
 }
@@ -279,8 +286,8 @@ static void again(void)
 	for (int i = 0; i < then.kernels.n; i++)
 		row[i] = then.kernels.at[i].row;
 	MeasuredRun run = {&(RunAs){.layout = {2, 1}, .turns = 1}, &(Steps){.seconds = 1, .whole = 1.75}};
-	measured_step(&all, "slower", run, a);
-	measured_step(&all, "faster", run, a);
+	measured_step(&all, "slower", m, &o, run, a);
+	measured_step(&all, "faster", m, &o, run, a);
 	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n, .step = old, .n_steps = 2}, a);
 	CU_ASSERT_EQUAL(all.kernels.n, then.kernels.n);
 	for (int i = 0; i < all.kernels.n; i++) {
