@@ -322,11 +322,17 @@ static Work cost_accumulate(const Op *op, const LayoutRank *who)
 
 /* ---- work on shards ---- */
 
+static LayoutUnit layout_unit(const Unit *u)
+{
+	LayoutUnit l = {.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats};
+	memcpy(l.flat, u->flat, sizeof(l.flat));
+	return l;
+}
+
 static double shard_bytes(const Unit *u, const LayoutRank *who, int states, bool written)
 {
 	double sum = 0;
-	LayoutUnit l = {.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats};
-	memcpy(l.flat, u->flat, sizeof(l.flat));
+	LayoutUnit l = layout_unit(u);
 	for (int f = 0; f < u->n_flats; f++) {
 		if (!u->flat[f].trainable)
 			continue;
@@ -340,8 +346,7 @@ static double shard_bytes(const Unit *u, const LayoutRank *who, int states, bool
 /* Sets what of an update's bytes may lie elsewhere: every number is read, and written again. */
 static void find_offloadable(Work *w, const Unit *u, const LayoutRank *who, int states)
 {
-	LayoutUnit l = {.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats};
-	memcpy(l.flat, u->flat, sizeof(l.flat));
+	LayoutUnit l = layout_unit(u);
 	for (int f = 0; f < u->n_flats; f++) {
 		double n = u->flat[f].trainable ? (double)layout_range(&l, f, who).n : 0;
 		w->states += n * 4 * (states + (u->flat[f].master ? 1 : 0));
@@ -379,12 +384,12 @@ Work cost_of(const Op *op, const LayoutRank *who)
 Work cost_of_issue(const Op *op, const LayoutRank *who)
 {
 	Work w = {.class = COST_NONE};
-	bool gathers = op->kind == OP_ALL_GATHER && op->unit;
-	int64_t ranks = gathers ? layout_split(op->unit->strategy, who).ranks : 1;
-	for (int f = 0; gathers && f < op->unit->n_flats; f++) {
-		const Flat *flat = &op->unit->flat[f];
-		double n = (double)layout_shard_numel(flat->numel, ranks);
-		if (flat->param != flat->dtype)
+	bool gathers = op->unit && (op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT);
+	LayoutUnit l = gathers ? layout_unit(op->unit) : (LayoutUnit){.n_flats = 0};
+	for (int f = 0; f < l.n_flats; f++) {
+		const Flat *flat = &l.flat[f];
+		double n = flat->param != flat->dtype ? (double)layout_range(&l, f, who).n : 0;
+		if (n > 0)
 			w = (Work){.class = COST_MOVE, .calls = w.calls + 1,
 				.bytes = w.bytes + n * (dtype_info[flat->dtype].bytes + dtype_info[flat->param].bytes)};
 	}

@@ -42,7 +42,8 @@ typedef struct Work {
 } Work;
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);
-/* What a CPU computes where it issues a collective: a gather in a lower dtype casts the rank's part of its unit. */
+/* What a CPU computes where it issues a collective: a gather in a lower dtype casts the rank's part of its unit,
+ * as does the owner that broadcasts it. */
 Work cost_of_issue(const Op *op, const LayoutRank *who);
 
 /* Makes it what op takes at least in one product with others that read the same first operand. */
