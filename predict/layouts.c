@@ -53,8 +53,8 @@ MachineLayout machine_rows(const Machine *m, MachineLayout l)
  * on, each weighted. */
 typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 
-/* Weights that make squares what the steps miss by `now`, as shares of their time: what is off by less than `near` counts
- * by its square. */
+/* Weights make squares shares of a step's time by which `now` is off it; what is off by less than `near` counts by its
+ * square. */
 static Squares squares_of(const Machine *m, MachineLayout l, const MachineSkew *now)
 {
 	const double near = 1e-3;

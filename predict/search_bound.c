@@ -94,7 +94,8 @@ double search_bound(Search *s, const Trial *x, const Options *o)
 	if (!host)
 		lacks = MAX(lacks, overpins);
 	if (!lacks && b->copies <= b->seconds)
-		return again || host ? bound_recomputing(b, 0) : b->seconds; /* freed memory may keep what backward gathers again */
+		/* Memory that is freed may keep what backward gathers again. */
+		return again || host ? bound_recomputing(b, 0) : b->seconds;
 	Freeing f = host ? freeing_to_host(s, x, (double)lacks) : freeing_here(x, (double)lacks);
 	Price **price = &s->price[x->pick[KNOB_BATCH]];
 	if (!again)

@@ -5,8 +5,8 @@
  * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
  * kernel is slower by the machine's contention; what remains of it is then counted at the new rate.
  *
- * On a CPU, ops and collectives are longer by the machine's skew, and a gather in a lower dtype begins with a cast, which
- * is computed where the program issues it.
+ * On a CPU, ops and collectives are longer by the machine's skew, and a gather in a lower dtype begins with a cast,
+ * which is computed where the program issues it.
  *
  * Two streams of a GPU that move bytes at the same time are each as fast as alone.  But a step takes no less than what
  * all its bytes take on their wire, the links of a host or the network, and its last collective is longer by what is

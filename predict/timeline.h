@@ -12,8 +12,8 @@
 
 enum { TIMELINE_COMPUTE = 0, TIMELINE_HOST = 1 + RT_STREAMS, TIMELINE_OUT, TIMELINE_IN, TIMELINE_STREAMS };
 
-/* An op that computes, a collective or a copy on its stream, or (waits) computing that waits for one, or (issues) what is
- * computed where one is issued. */
+/* An op that computes, a collective or a copy on its stream, or (waits) computing that waits for one, or (issues) what
+ * is computed where one is issued. */
 typedef struct Slice {
 	const Op *op;           /* of a wait: the op that waits */
 	int number;             /* of the op in its program: forward, backward and update, from 0 */
