@@ -52,7 +52,7 @@ void cost_join(Work *w, const Op *op);
 /* Whether its products round to TF32, where a GPU's program may; measured kernels say of which precision they are. */
 static inline bool cost_rounds(const Work *w, bool tf32) { return tf32 && w->flops > 0 && w->dtype == DT_F32; }
 
-/* What a measured kernel is found by: ir_signature; of updates and issues, which name units of the model, their bytes. */
+/* What a measured kernel is found by: ir_signature; of updates and issues, which name units of a model, their bytes. */
 char *cost_signature(const Op *op, const Work *w, Arena *a);
 
 /* How the time was found, from the best evidence to the weakest. */
