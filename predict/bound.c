@@ -21,6 +21,7 @@
  * choice of values, which changes no order of the other ops, frees these values at most. */
 #include "predict/private.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 /* The least seconds that a collective of this kind takes for each element, and its latency; 0: there is none.  Sums
@@ -36,26 +37,29 @@ static double rate_of(const Timeline *t, RtStream stream, SectionKind section, d
 			n += x->op->unit->flat[f].numel;
 		if (x->row->stream != stream || x->op->section != section || x->row->kind == RT_ALL_REDUCE_SHARDS || !n)
 			continue;
-		least = MIN(least, x->moving / (double)n);
-		*latency = MIN(*latency, x->latency);
+		least = MIN(least, x->least / (double)n);
+		*latency = MIN(*latency, x->least_latency);
 	}
 	*latency = isinf(*latency) ? 0 : *latency;
 	return isinf(least) ? 0 : least;
 }
 
-/* Elements that op is the first to read of parameters, or that it writes of gradients. */
-static double first_elements(const Op *op, Region region, PtrMap *seen)
+/* Elements that op is the first to read of parameters, or that it writes of gradients: of values that lie in one place
+ * in turn, as parts of a gradient that is added up, the first that is asked for. */
+static double first_elements(const Op *op, Region region, Map *seen, Arena *a)
 {
 	bool reads = region == REGION_PARAM;
 	int n = reads ? op->n_in : op->n_out;
 	double elements = 0;
 	for (int i = 0; i < n; i++) {
 		Value *v = reads ? op_in(op, i) : op->out[i], *root = v ? value_root(v) : NULL;
-		if (!root || root->place.region != region || ptrmap_get(seen, root)
+		if (!root || root->place.region != region
 				|| (reads && strategy_info[root->place.unit->strategy].group == GROUP_ONE))
 			continue;
-		ptrmap_put(seen, root, root);
-		elements += (double)type_numel(&root->type);
+		const Place *at = &root->place;
+		const char *key = arena_printf(a, "%d %d %" PRId64, at->unit->index, at->flat, at->offset);
+		elements += map_get(seen, key) ? 0 : (double)type_numel(&root->type);
+		map_put(seen, key, root);
 	}
 	return elements;
 }
@@ -87,13 +91,13 @@ static ExposedEnd exposed_of(const Timeline *t, SectionKind section, const Op *f
 	RtStream stream = forward ? RT_STREAM_GATHER : RT_STREAM_REDUCE;
 	double latency, rate = rate_of(t, stream, section, &latency);
 	double hidden = 0, moved = 0, first = 0;
-	PtrMap *seen = ptrmap_new(a);
+	Map *seen = map_new(a);
 	for (int i = 0; i < t->n_slices; i++) {
 		const Slice *s = &t->slice[forward ? i : t->n_slices - 1 - i];
 		if (s->stream != TIMELINE_COMPUTE || s->waits || s->op->section != section
 				|| (from && !is_in_front(from, s->op)))
 			continue;
-		double more = rate * first_elements(s->op, forward ? REGION_PARAM : REGION_GRAD, seen);
+		double more = rate * first_elements(s->op, forward ? REGION_PARAM : REGION_GRAD, seen, a);
 		moved += more + (moved > 0 || more <= 0 ? 0 : latency);
 		x.seconds = MAX(x.seconds, moved - hidden);
 		first = hidden > 0 ? first : x.seconds;
@@ -154,8 +158,8 @@ Bound timeline_bound(const Timeline *t, Module *m, Variant k, const BoundLive *l
 {
 	double gathers = 1 - 1 / slower_beside(t, RT_STREAM_GATHER), reduces = 1 - 1 / slower_beside(t, RT_STREAM_REDUCE);
 	double again = t->again_bytes ? t->again * MAX(1 - MAX(room, 0) / (double)t->again_bytes, 0) : 0;
-	double forward = t->moving[RT_STREAM_GATHER] - t->again, reduce = t->moving[RT_STREAM_REDUCE];
-	double fixed = t->alone + t->moving[RT_STREAM_SYNC];
+	double forward = t->least[RT_STREAM_GATHER] - t->again, reduce = t->least[RT_STREAM_REDUCE];
+	double fixed = t->alone + t->least[RT_STREAM_SYNC];
 	if (!t->machine->cuda && !t->threads)
 		return (Bound){.seconds = fixed + forward + again + reduce, .roomy = fixed + forward + reduce};
 	Arena *a = arena_new();

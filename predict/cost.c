@@ -384,12 +384,12 @@ Work cost_of(const Op *op, const LayoutRank *who)
 Work cost_of_issue(const Op *op, const LayoutRank *who)
 {
 	Work w = {.class = COST_NONE};
-	bool gathers = op->unit && (op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT);
-	LayoutUnit l = gathers ? layout_unit(op->unit) : (LayoutUnit){.n_flats = 0};
-	for (int f = 0; f < l.n_flats; f++) {
-		const Flat *flat = &l.flat[f];
-		double n = flat->param != flat->dtype ? (double)layout_range(&l, f, who).n : 0;
-		if (n > 0)
+	bool gathers = op->kind == OP_ALL_GATHER && op->unit && !strategy_info[op->unit->strategy].owned;
+	int64_t ranks = gathers ? layout_split(op->unit->strategy, who).ranks : 1;
+	for (int f = 0; gathers && f < op->unit->n_flats; f++) {
+		const Flat *flat = &op->unit->flat[f];
+		double n = (double)layout_shard_numel(flat->numel, ranks);
+		if (flat->param != flat->dtype)
 			w = (Work){.class = COST_MOVE, .calls = w.calls + 1,
 				.bytes = w.bytes + n * (dtype_info[flat->dtype].bytes + dtype_info[flat->param].bytes)};
 	}
@@ -398,7 +398,10 @@ Work cost_of_issue(const Op *op, const LayoutRank *who)
 
 char *cost_signature(const Op *op, const Work *w, Arena *a)
 {
-	if (w->class != COST_UPDATE && !(op_info[op->kind].flags & COMM))
+	if (op_info[op->kind].flags & COMM)
+		return arena_printf(a, "%s %s of %.0f bytes %s", op_info[op->kind].text, attr_get_str(op->attrs, "cast", "f32"),
+			w->bytes, attr_get_str(op->attrs, "round", "nearest"));
+	if (w->class != COST_UPDATE)
 		return ir_signature(op, a);
 	const char *optimizer = attr_get_str(op->attrs, "optimizer", "");
 	return arena_printf(a, "%s f32 of %.0f bytes%s%s", op_info[op->kind].text, w->bytes, *optimizer ? " " : "",

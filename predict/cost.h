@@ -42,8 +42,8 @@ typedef struct Work {
 } Work;
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);
-/* What a CPU computes where it issues a collective: a gather in a lower dtype casts the rank's part of its unit,
- * as does the owner that broadcasts it. */
+/* What a CPU computes where it issues a collective: a gather in a lower dtype casts the rank's part of its unit.
+ * Broadcasts of owners, which may cast, too, are left out. */
 Work cost_of_issue(const Op *op, const LayoutRank *who);
 
 /* Makes it what op takes at least in one product with others that read the same first operand. */
@@ -68,5 +68,8 @@ double cost_at_peak(const Machine *m, const Work *w, MachineLayout layout, bool 
  * talk, as the machine's ranks talk by themselves if it is unsaid. */
 typedef struct CostMessage { RtCollectiveKind kind; int64_t bytes, members, hosts; Communicator comm; } CostMessage;
 double cost_transfer(const Machine *m, const CostMessage *c);
+/* The least that these bytes take in collectives of whatever sizes, if such were measured; INFINITY: none was, and
+ * cost_transfer is a latency and the bytes at one rate. */
+double cost_transfer_least(const Machine *m, const CostMessage *c);
 
 #endif

@@ -188,6 +188,27 @@ static double measured(const Machine *m, const CostMessage *c)
 	return seconds > 0 || comm == unsaid || c->hosts > 1 ? seconds : interpolated(m, c, unsaid);
 }
 
+/* Between two rows a byte takes no less than in one of them, below the least and above the largest as in that. */
+static double least_of_rows(const Machine *m, const CostMessage *c, Communicator comm)
+{
+	double least = INFINITY;
+	for (int i = 0; i < m->n_collectives; i++) {
+		const MachineCollective *x = &m->collective[i];
+		if (x->kind == c->kind && x->ranks == c->members && x->comm == comm && x->bytes > 0)
+			least = MIN(least, x->seconds / x->bytes);
+	}
+	return (double)c->bytes * least;
+}
+
+double cost_transfer_least(const Machine *m, const CostMessage *c)
+{
+	Communicator unsaid = machine_comm(m->cuda);
+	if (!c->bytes || measured(m, c) <= 0)
+		return INFINITY;
+	double own = least_of_rows(m, c, c->comm == COMM_UNSAID ? unsaid : c->comm);
+	return isinf(own) ? least_of_rows(m, c, unsaid) : own;
+}
+
 /* Inside a host, links carry all that a rank receives.  Across hosts, each byte enters a host once, through the network
  * of all members on it, and reaches them over links at the same time (rings that cross the network once per host). */
 double cost_transfer(const Machine *m, const CostMessage *c)

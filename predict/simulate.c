@@ -223,9 +223,11 @@ static void place(Simulation *s, Transfer *t, double from)
 	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
 	t->moving = MAX(moving, 0);
 	t->latency = stream == RT_STREAM_SYNC ? 0 : latency;
-	s->t->moving[stream] += t->moving;
+	t->least = MIN(t->moving, cost_transfer_least(s->o->machine, &c));
+	t->least_latency = t->least < t->moving ? 0 : t->latency;
+	s->t->least[stream] += t->least;
 	s->over[c.hosts > 1] += t->moving;
-	s->t->again += again ? t->moving : 0;
+	s->t->again += again ? t->least : 0;
 	s->t->again_bytes += again ? c.bytes : 0;
 }
 

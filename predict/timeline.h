@@ -53,6 +53,7 @@ typedef struct Transfer {
 	double begin, end;
 	double talks;           /* when ranks begin to move bytes: a gather of what rests on the host copies before that */
 	double moving, latency; /* what bytes take between ranks, and what is left of it without them; 0 if it blocks */
+	double least, least_latency; /* the same at least if these bytes were in collectives of other sizes */
 	double exposed;         /* while it runs and compute waits, for it or for one behind it */
 	Exposed reason;
 	struct Transfer *before;       /* on its stream; NULL: it is the first */
@@ -80,9 +81,9 @@ typedef struct Timeline {
 	double alone;           /* computing, but for issues, if no collective ran beside it */
 	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
-	double moving[RT_STREAMS]; /* sums of Transfer.moving */
+	double least[RT_STREAMS]; /* sums of Transfer.least */
 	bool one_wire;          /* CUDA: all bytes move over the links of a host, or all over the network */
-	double again;           /* the part of moving that gathers in backward take */
+	double again;           /* the part of least that gathers in backward take */
 	int64_t again_bytes;
 	double of_class[COST_CLASSES];
 	double of_evidence[COST_EVIDENCES];
