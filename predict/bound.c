@@ -1,6 +1,7 @@
 /* predict/bound.c: the least time that any order of a plan's collectives takes, by relaxation.
  *
- * Computing takes as long as it takes alone, and each stream moves its bytes at full bandwidth, without latencies:
+ * Computing takes as long as it takes alone, and each stream moves its bytes at full bandwidth, which is the best of
+ * all sizes where several were measured, without latencies:
  * beside computing, which is slower for that time, or exposed, which is worse.  What forward gathers is there before
  * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
  * fits.

@@ -101,7 +101,7 @@ static double end_of(Simulation *s, double seconds)
 	return at;
 }
 
-/* Computes what takes so long alone, as a slice; returns when it ends. */
+/* Computes what takes so many seconds alone, from now on. */
 static void run(Simulation *s, Slice x, double seconds)
 {
 	x.begin = s->now;
@@ -137,10 +137,11 @@ static void compute(Simulation *s, const Op *op)
 static void compute_issue(Simulation *s, const Op *op, int seq)
 {
 	Work w = cost_of_issue(op, &s->t->who);
+	if (w.class == COST_NONE)
+		return;
 	CostTime time = cost_seconds(s->o->machine, op, &w, s->t->rows, s->o->tf32);
-	if (w.class != COST_NONE)
-		run(s, (Slice){.op = op, .issues = true, .seq = seq, .class = w.class, .evidence = time.evidence},
-			time.seconds * s->t->turns);
+	run(s, (Slice){.op = op, .issues = true, .seq = seq, .class = w.class, .evidence = time.evidence},
+		time.seconds * s->t->turns);
 }
 
 /* ---- collectives ---- */
