@@ -537,7 +537,7 @@ static bool check_calibrate(const Options *o, Diag *d)
 	if (o->what.passes || o->what.stop_after)
 		diag_error(d, o->what.passes ? "--passes" : "--stop-after", "shardc calibrate measures whole programs");
 	if (o->what.repeat > REPEAT_MAX)
-		diag_error(d, "--repeat", "at most %d steps of each program are measured, and %lld are asked for", REPEAT_MAX,
+		diag_error(d, "--repeat", "at most %d steps of each run are measured, and %lld are asked for", REPEAT_MAX,
 			(long long)o->what.repeat);
 	if (options_sizes(o))
 		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give that which is predicted");

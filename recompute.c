@@ -67,10 +67,11 @@ typedef Recompute Search;
 
 /* ---- without a plan ---- */
 
-static double seconds_of(const Search *s, const Op *op)
+static double seconds_of(const Search *s, const Op *op, bool again)
 {
 	LayoutRank who = memory_rank(s->o);
 	Work w = cost_of(op, &who);
+	w.again = w.again || again;
 	int64_t of_host = ceil_div(who.world, MAX(s->o->sharding.hosts, 1));
 	if (s->machine) {
 		MachineLayout rows = machine_rows(s->machine, machine_layout(s->machine, of_host, s->o->what.threads));
@@ -513,10 +514,12 @@ static void measure_ops(Search *s)
 	IR_FOR_OPS(m, SEC_FORWARD, op)
 		n = MAX(n, (int)op->order + 1);
 	s->seconds = NEW_N(s->a, double, n);
-	IR_FOR_OPS(m, SEC_FORWARD, op)
-		s->computing += s->seconds[op->order] = seconds_of(s, op);
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		s->computing += seconds_of(s, op, false);
+		s->seconds[op->order] = seconds_of(s, op, true);
+	}
 	IR_FOR_OPS(m, SEC_BACKWARD, op)
-		s->computing += seconds_of(s, op);
+		s->computing += seconds_of(s, op, false);
 }
 
 static void begin(Search *s, Module *m)

@@ -16,19 +16,21 @@
 #include "passes/passes.h"
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
-/* How often a program runs in each way: at least, and at most as long as all of it takes less than so many seconds.  A
- * probe's rows are corrected by others, a model's stand alone. */
-typedef struct Rounds { int least, most; double seconds; } Rounds;
-static const Rounds probe_rounds = {1, 1, 0}, model_rounds = {4, 8, 10};
+/* How often a program runs in each way: at least, and at most until so many seconds are over.  Runs behind the first
+ * one have as many steps as fill `run` seconds, so that nothing else has the cores in some of them.  A probe's rows are
+ * corrected by others, a model's stand alone. */
+typedef struct Rounds { int least, most; double seconds, run; } Rounds;
+static const Rounds probe_rounds = {2, 2, 0, 0}, model_rounds = {2, 8, 10, 1};
 enum { HALVINGS_MOST = 16 };
-enum { CPU_STEPS = 16, GPU_STEPS = 8 }; /* that are traced: others take turns on cores, seldom on GPUs */
+/* Steps that are traced: at least, at most, and as many as have so many ops. */
+enum { CPU_STEPS = 10, GPU_STEPS = 8, MOST_STEPS = 256, MOST_OPS = 100000 };
 static const double noisy = 0.25;
 
 typedef struct Calibration {
 	const CodegenTarget *target;
 	const char *dir;         /* temporary */
 	Host host;
-	int64_t repeat;          /* steps of each program that are traced */
+	int64_t repeat;          /* steps of each program that are traced, if the user says so; 0: calibrate chooses */
 	RunAs run[RUNS_MAX];
 	int n_runs;
 	const char *without_mpi; /* why no program runs over mpi; NULL: they do */
@@ -72,12 +74,23 @@ static bool fail(Calibration *c, const Module *m, const RunAs *as, const char *w
 	return mpi;
 }
 
-/* Runs the program; *best becomes what this run has recorded if its steps took less time than those of *best, of which
- * *has says whether it is one.  False after a message. */
-static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, bool *has, Steps *best)
+/* best: of an earlier run; NULL: this is the first. */
+static int64_t choose_steps(const Calibration *c, Rounds rounds, const Steps *best)
+{
+	int64_t least = c->host.cuda ? GPU_STEPS : CPU_STEPS;
+	if (c->repeat || !best)
+		return c->repeat ? c->repeat : least;
+	double filling = best->whole > 0 ? MIN(rounds.run / best->whole, MOST_STEPS) : 0;
+	return MAX((int64_t)MIN(filling, MOST_OPS / best->ops.n), least);
+}
+
+/* Runs the program for so many steps; *best becomes what this run has recorded if its steps took less time than those
+ * of *best, of which *has says whether it is one.  False after a message. */
+static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, int64_t count,
+	bool *has, Steps *best)
 {
 	Steps steps;
-	const char *why = run_program(program, c->dir, m, &c->host, as, c->repeat, c->a, c->d);
+	const char *why = run_program(program, c->dir, m, &c->host, as, count, c->a, c->d);
 	if (why)
 		return fail(c, m, as, why);
 	Arena *texts = arena_new(); /* of traces: megabytes that nothing needs behind this */
@@ -106,9 +119,11 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o, Roun
 		return false;
 	double began = now();
 	for (int round = 0; round < rounds.least || (round < rounds.most && now() - began < rounds.seconds); round++)
-		for (int i = 0; i < c->n_runs; i++)
-			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], &has[i], &best[i]))
+		for (int i = 0; i < c->n_runs; i++) {
+			int64_t count = choose_steps(c, rounds, has[i] ? &best[i] : NULL);
+			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], count, &has[i], &best[i]))
 				return false;
+		}
 	const char *name = arena_printf(c->a, "%016" PRIx64, ir_program_hash(program));
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
@@ -279,7 +294,7 @@ static bool begin(Calibration *c, bool adds, const char *output, int64_t repeat)
 	c->without_mpi = c->host.cuda || run_has_mpirun(c->a) ? NULL : "there is no mpirun here";
 	c->n_runs = runs_choose(c->run, &c->host, !c->without_mpi);
 	c->all.host = &c->host;
-	c->repeat = repeat ? repeat : c->host.cuda ? GPU_STEPS : CPU_STEPS;
+	c->repeat = repeat;
 	c->all.by_op = map_new(c->a);
 	return true;
 }

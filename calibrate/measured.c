@@ -33,7 +33,7 @@ typedef struct Row { int at, n; } Row;
 
 static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, const MachineKernel *like, Arena *a)
 {
-	const char *text = cost_signature(op, w, a), *key = machine_key(like->layout, like->tf32, text, a);
+	const char *text = cost_row(op, w, a), *key = machine_key(like->layout, like->tf32, text, a);
 	Row *row = map_get(begun, key);
 	if (!row && map_get(all->by_op, key))
 		return;

@@ -82,15 +82,16 @@ typedef struct Steps {
 	StepOps ops;
 	StepOps issues;      /* what is computed where collectives are issued */
 	VEC(StepTransfer) transfers;
-	double noise;        /* by how much of the fastest step the median step was slower */
+	double noise;        /* by how much of the least time of a step's ops the median is longer */
 	double seconds;      /* of all ops together */
 	double whole;        /* of a step, from its begin to its end */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
- * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
- * some of the steps.  shared: ranks take turns on cores; then it is the mean, since one step of a rank may be short
- * because another is long, and of ops only how long they have a core.  Ops and whole steps are the first rank's.  False
- * after messages. */
+ * is the mean over the run's two fastest steps, of collectives the lower quartile over these: what a machine does that
+ * has nothing else to do, though others may have it for most of the time.  shared: ranks take turns on cores, where one
+ * step of a rank may be short because another is long; then the fastest steps in a row count, as many as take 0.1 s on
+ * average and at least two, and of ops only how long they have a core.  Ops and whole steps are the first rank's.
+ * False after messages. */
 bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
 Steps steps_copy(const Steps *s, Arena *a);
 

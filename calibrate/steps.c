@@ -16,6 +16,11 @@ typedef VEC(Slice) Slices;
 typedef struct StepTime { int step; double seconds, begin, end; } StepTime;
 typedef VEC(StepTime) StepTimes;
 
+/* How many steps count; where ranks take turns on cores, how many seconds as many steps in a row take on average, which
+ * is long beside a turn. */
+enum { FASTEST = 2 };
+static const double TOGETHER = 0.1;
+
 static int whole(const json_t *args, const char *key, int unsaid)
 {
 	const json_t *v = json_object_get(args, key);
@@ -89,25 +94,81 @@ static bool read_rank(const char *path, Slices *ops, Slices *issues, StepTimes *
 	return events;
 }
 
-/* ---- quartiles ---- */
+/* ---- the fastest steps ---- */
 
-static int by_time(const void *x, const void *y)
+static int by_seconds(const void *x, const void *y)
 {
 	double a = ((const StepTime *)x)->seconds, b = ((const StepTime *)y)->seconds;
 	return (a > b) - (a < b);
 }
+
+static int by_length(const void *x, const void *y)
+{
+	const StepTime *a = x, *b = y;
+	double l = a->end - a->begin, r = b->end - b->begin;
+	return (l > r) - (l < r);
+}
+
+/* By how much of the least time of a step's ops the median is longer. */
+static double noise_of(StepTimes *t)
+{
+	qsort(t->at, (size_t)t->n, sizeof(*t->at), by_seconds);
+	return t->at[t->n / 2].seconds / t->at[0].seconds - 1;
+}
+
+static int by_step(const void *x, const void *y)
+{
+	return ((const StepTime *)x)->step - ((const StepTime *)y)->step;
+}
+
+static double mean_length(const StepTime *t, int n)
+{
+	double sum = 0;
+	for (int i = 0; i < n; i++)
+		sum += t[i].end - t[i].begin;
+	return sum / n;
+}
+
+/* How many steps count. */
+static int count_of(const StepTimes *t, bool shared)
+{
+	double n = shared ? ceil(TOGETHER / mean_length(t->at, t->n)) : FASTEST;
+	return (int)MIN(MAX(n, FASTEST), t->n);
+}
+
+/* Leaves the steps that count; returns their mean length. */
+static double keep_fastest(StepTimes *t, bool shared)
+{
+	int n = count_of(t, shared), first = 0;
+	qsort(t->at, (size_t)t->n, sizeof(*t->at), shared ? by_step : by_length);
+	for (int i = 1; i + n <= t->n && shared; i++)
+		first = mean_length(&t->at[i], n) < mean_length(&t->at[first], n) ? i : first;
+	memmove(t->at, &t->at[first], (size_t)n * sizeof(*t->at));
+	t->n = n;
+	return mean_length(t->at, n);
+}
+
+/* Leaves the slices of these steps. */
+static void keep_steps(Slices *s, const StepTimes *t)
+{
+	int n = 0;
+	for (int i = 0; i < s->n; i++) {
+		int k = 0;
+		while (k < t->n && t->at[k].step != s->at[i].step)
+			k++;
+		if (k < t->n)
+			s->at[n++] = s->at[i];
+	}
+	s->n = n;
+}
+
+/* ---- means ---- */
 
 static int by_number(const void *x, const void *y)
 {
 	const Slice *a = x, *b = y;
 	return a->number != b->number ? (a->number > b->number) - (a->number < b->number)
 		: (a->step > b->step) - (a->step < b->step);
-}
-
-static int by_seconds(const void *x, const void *y)
-{
-	double a = *(const double *)x, b = *(const double *)y;
-	return (a > b) - (a < b);
 }
 
 /* How many slices from i on have the number of the i-th (and its step). */
@@ -117,29 +178,6 @@ static int same_from(const Slices *s, int i, bool step)
 	while (i + n < s->n && s->at[i + n].number == s->at[i].number && (!step || s->at[i + n].step == s->at[i].step))
 		n++;
 	return n;
-}
-
-static double quartile(double *of, int n)
-{
-	qsort(of, (size_t)n, sizeof(*of), by_seconds);
-	return of[n / 4];
-}
-
-static double mean(const double *of, int n)
-{
-	double sum = 0;
-	for (int i = 0; i < n; i++)
-		sum += of[i];
-	return sum / n;
-}
-
-/* From the begin of a step to its end. */
-static double whole_step(const StepTimes *t, bool shared, Arena *a)
-{
-	double *of = NEW_N(a, double, t->n);
-	for (int i = 0; i < t->n; i++)
-		of[i] = t->at[i].end - t->at[i].begin;
-	return shared ? mean(of, t->n) : quartile(of, t->n);
 }
 
 /* ---- collectives beside ops ---- */
@@ -201,38 +239,44 @@ static double share_beside(const Slice *of, int n, const Spans *spans)
 }
 
 /* Adds the ops of these slices; returns their seconds together. */
-static double find_ops(Slices *ops, bool shared, const Spans *spans, StepOps *out, Arena *a)
+static double find_ops(Slices *ops, const Spans *spans, StepOps *out, Arena *a)
 {
 	double sum = 0;
-	double *of = NEW_N(a, double, ops->n + 1);
 	if (ops->n)
 		qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
 	for (int i = 0, n; i < ops->n; i += n) {
+		double busy = 0;
 		n = same_from(ops, i, false);
 		for (int k = 0; k < n; k++)
-			of[k] = ops->at[i + k].busy;
-		double seconds = shared ? mean(of, n) : quartile(of, n);
-		vec_push(a, out, ((StepOp){ops->at[i].number, seconds, share_beside(&ops->at[i], n, spans)}));
-		sum += seconds;
+			busy += ops->at[i + k].busy;
+		vec_push(a, out, ((StepOp){ops->at[i].number, busy / n, share_beside(&ops->at[i], n, spans)}));
+		sum += busy / n;
 	}
 	return sum;
 }
 
-/* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait. */
+static int by_value(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+	return (a > b) - (a < b);
+}
+
+/* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait.
+ * It may still wait for a core, so of the steps that count the lower quartile does, of two the shorter one. */
 static void find_transfers(const Slices *all, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, all->n + 1);
 	for (int i = 0, n; i < all->n; i += n) {
 		int steps = 0;
 		n = same_from(all, i, false);
-		for (int k = 0, ranks; k < n; k += ranks) {
+		for (int k = 0, ranks; k < n; k += ranks, steps++) {
 			ranks = same_from(all, i + k, true);
-			of[steps] = all->at[i + k].seconds;
-			for (int r = 1; r < ranks; r++)
+			of[steps] = INFINITY;
+			for (int r = 0; r < ranks; r++)
 				of[steps] = MIN(of[steps], all->at[i + k + r].seconds);
-			steps++;
 		}
-		vec_push(a, &out->transfers, ((StepTransfer){all->at[i].kind, all->at[i].bytes, quartile(of, steps)}));
+		qsort(of, (size_t)steps, sizeof(*of), by_value);
+		vec_push(a, &out->transfers, ((StepTransfer){all->at[i].kind, all->at[i].bytes, of[steps / 4]}));
 	}
 }
 
@@ -266,14 +310,16 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 		diag_error(d, path, "the trace has no op of a step");
 		return false;
 	}
-	qsort(times.at, (size_t)times.n, sizeof(*times.at), by_time);
-	out->whole = whole_step(&times, shared, a);
-	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
+	out->noise = noise_of(&times);
+	out->whole = keep_fastest(&times, shared);
+	keep_steps(&ops, &times);
+	keep_steps(&issues, &times);
+	keep_steps(&transfers, &times);
 	if (transfers.n)
 		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
 	Spans spans = find_spans(&transfers, a);
-	out->seconds = find_ops(&ops, shared, &spans, &out->ops, a);
-	find_ops(&issues, shared, &spans, &out->issues, a);
+	out->seconds = find_ops(&ops, &spans, &out->ops, a);
+	find_ops(&issues, &spans, &out->issues, a);
 	find_transfers(&transfers, out, a);
 	return true;
 }

@@ -376,9 +376,21 @@ static Work cost_sumsq(const Op *op, const LayoutRank *who)
 	return w;
 }
 
+static bool reads_again(const Op *op)
+{
+	bool reads = false;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		reads = reads || (v && v->op && op_is_again(v->op));
+	}
+	return reads;
+}
+
 Work cost_of(const Op *op, const LayoutRank *who)
 {
-	return rule[op->kind](op, who);
+	Work w = rule[op->kind](op, who);
+	w.again = op_is_again(op) || reads_again(op);
+	return w;
 }
 
 Work cost_of_issue(const Op *op, const LayoutRank *who)
@@ -406,4 +418,10 @@ char *cost_signature(const Op *op, const Work *w, Arena *a)
 	const char *optimizer = attr_get_str(op->attrs, "optimizer", "");
 	return arena_printf(a, "%s f32 of %.0f bytes%s%s", op_info[op->kind].text, w->bytes, *optimizer ? " " : "",
 		optimizer);
+}
+
+const char *cost_row(const Op *op, const Work *w, Arena *a)
+{
+	const char *text = cost_signature(op, w, a);
+	return w->again ? arena_printf(a, "%s" COST_AGAIN, text) : text;
 }

@@ -9,8 +9,13 @@
 #ifndef SHARDC_COST_H
 #define SHARDC_COST_H
 
+#include <string.h>
+
 #include "ir/ir.h"
 #include "predict/machine.h"
+
+/* Whether the op computes again what forward has computed. */
+static inline bool op_is_again(const Op *op) { return !strcmp(op->loc->role, "remat"); }
 
 typedef enum CostClass {
 	COST_NONE,      /* no code, or none that takes time */
@@ -37,6 +42,7 @@ typedef struct Work {
 	bool part;          /* of a larger product, whose waves it shares */
 	double keys;        /* of attention: that a query sees, on average */
 	double calls;       /* kernels that start one after the other */
+	bool again;         /* the op computes again what forward has computed, or reads the result of such an op */
 	DType dtype;        /* of the products */
 	bool backward, library; /* of attention: which; that cuDNN computes it */
 } Work;
@@ -52,14 +58,21 @@ void cost_join(Work *w, const Op *op);
 /* Whether its products round to TF32, where a GPU's program may; measured kernels say of which precision they are. */
 static inline bool cost_rounds(const Work *w, bool tf32) { return tf32 && w->flops > 0 && w->dtype == DT_F32; }
 
-/* What a measured kernel is found by: ir_signature; of updates and issues, which name units of a model, their bytes. */
+/* What a kernel is: ir_signature; of updates and issues, which name units of a model, their bytes. */
 char *cost_signature(const Op *op, const Work *w, Arena *a);
+/* What its measured row is found by.  Work that is `again` has rows of its own, whose names end so: its operands were
+ * computed just before, and are in caches more often than what forward has left. */
+#define COST_AGAIN " again"
+const char *cost_row(const Op *op, const Work *w, Arena *a);
 
 /* How the time was found, from the best evidence to the weakest. */
 typedef enum CostEvidence { COST_MEASURED, COST_NEAR, COST_ROOFLINE, COST_EVIDENCES } CostEvidence;
 typedef struct CostTime { double seconds; CostEvidence evidence; } CostTime;
-/* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it. */
+/* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it.  A row of
+ * work that is `again` counts for work that is not, and the reverse, where the machine has no other. */
 CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);
+/* What it takes where it is `again`, if that was measured; else INFINITY. */
+double cost_again(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);
 
 /* The least that its products take, at the peak of what the rank has. */
 double cost_at_peak(const Machine *m, const Work *w, MachineLayout layout, bool tf32);

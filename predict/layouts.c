@@ -53,17 +53,27 @@ MachineLayout machine_rows(const Machine *m, MachineLayout l)
  * on, each weighted. */
 typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 
+/* Where there are longer steps, those below this do not count: most of such a step is waking threads. */
+static double least_step(const Machine *m, MachineLayout l)
+{
+	const double tiny = 1e-3;
+	bool longer = false;
+	for (int i = 0; i < m->n_steps; i++)
+		longer = longer || (machine_same_layout(m->step[i].layout, l) && m->step[i].rest >= tiny);
+	return longer ? tiny : 0;
+}
+
 /* Weights make squares shares of a step's time by which `now` is off it; what is off by less than `near` counts by its
  * square. */
 static Squares squares_of(const Machine *m, MachineLayout l, const MachineSkew *now)
 {
-	const double near = 1e-3;
+	const double near = 1e-3, least = least_step(m, l);
 	Squares s = {0};
 	for (int i = 0; i < m->n_steps; i++) {
 		const MachineStep *step = &m->step[i];
 		double x = step->ops, y = step->collectives, z = step->rest;
 		double off = now ? fmax(fabs(now->times * x + now->each * y - z), near * z) : z, w = 1 / (off * z);
-		if (machine_same_layout(step->layout, l))
+		if (machine_same_layout(step->layout, l) && z >= least)
 			s = (Squares){s.xx + w * x * x, s.xy + w * x * y, s.yy + w * y * y, s.xz + w * x * z, s.yz + w * y * z};
 	}
 	return s;

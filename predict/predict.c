@@ -179,18 +179,29 @@ int64_t predict_micro_batches(const Options *o, int64_t batch)
 	return n > 1 && !options_many(o) ? 0 : n;
 }
 
+/* What --global-batch may be instead: near what was given, at most the most of a step. */
+static const char *nearest(const Options *o, long long of_one, char *out, size_t room)
+{
+	long long below = o->what.global_batch / of_one * of_one, above = below + of_one;
+	bool many = options_many(o), has_above = above <= GLOBAL_BATCH_MAX && (many || above > of_one);
+	bool has_below = below >= (many ? 1 : 2 * of_one);
+	if (of_one > GLOBAL_BATCH_MAX)
+		return "a smaller batch, or fewer ranks: one micro-batch of each has more samples than a step may have";
+	int n = many ? 0 : snprintf(out, room, "%lld%s", of_one, has_below || has_above ? ", or --accum=many and " : "");
+	if (has_below)
+		n += snprintf(out + n, room - (size_t)n, "%lld%s", below, has_above ? " or " : "");
+	if (has_above)
+		snprintf(out + n, room - (size_t)n, "%lld", above);
+	return out;
+}
+
 bool predict_divides(const Options *o, int64_t batch, Diag *d)
 {
 	const char *where = "--global-batch";
 	long long all = o->what.global_batch, world = MAX(o->sharding.world, 1), of_one = MAX(batch, 1) * world;
-	long long below = all / of_one * of_one;
-	char nearest[96], ranks[48];
+	char near[96], ranks[48];
 	if (!all || (batch && predict_micro_batches(o, batch)))
 		return true;
-	bool many = options_many(o);
-	int n = many ? 0 : snprintf(nearest, sizeof(nearest), "%lld, or --accum=many and ", of_one);
-	n += below >= (many ? 1 : 2 * of_one) ? snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld or ", below) : 0;
-	snprintf(nearest + n, sizeof(nearest) - (size_t)n, "%lld", below + of_one);
 	snprintf(ranks, sizeof(ranks), world == 1 ? "%lld rank" : "each of %lld ranks", world);
 	if (!batch)
 		diag_error(d, where, "no input of the model has an axis of samples");
@@ -199,7 +210,7 @@ bool predict_divides(const Options *o, int64_t batch, Diag *d)
 			"--accum=many", all, all / of_one, (long long)batch, ranks);
 	else
 		diag_error(d, where, "%lld sample%s no whole number of micro-batches of %lld on %s; give %s", all,
-			all == 1 ? " is" : "s are", (long long)batch, ranks, nearest);
+			all == 1 ? " is" : "s are", (long long)batch, ranks, nearest(o, of_one, near, sizeof(near)));
 	return false;
 }
 
@@ -278,6 +289,7 @@ bool predict_play(const Variants *v, const Options *o, const Machine *m, int64_t
 			Bound b = timeline_bound(t, v->of[k], (Variant)k, &live, (double)(limit - out->rigid));
 			out->seconds += times * t->seconds;
 			out->computing += times * (t->alone - t->recomputed);
+			out->saved += times * t->saved;
 			out->forward += times * t->forward;
 			out->before += times * timeline_before(t, live.op[k]);
 			out->bound.seconds += times * b.seconds;

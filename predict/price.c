@@ -102,8 +102,9 @@ static double seconds_of(const Pricing *p, const Op *op)
 		return 0;
 	if (may_be_joined(op))
 		cost_join(&w, op);
-	return p->of->turns * cost_seconds(p->of->machine, op, &w, p->of->rows,
-		p->o->precision.matmul_precision == MATMUL_TF32).seconds;
+	bool tf32 = p->o->precision.matmul_precision == MATMUL_TF32;
+	return p->of->turns * MIN(cost_seconds(p->of->machine, op, &w, p->of->rows, tf32).seconds,
+		cost_again(p->of->machine, op, &w, p->of->rows, tf32));
 }
 
 /* Seconds for a byte of the items that need op: its own, and those of what it reads. */

@@ -106,8 +106,8 @@ double search_bound(Search *s, const Trial *x, const Options *o)
 	return f.least > f.most ? INFINITY : least_of(s, x, &f);
 }
 
-/* What passes behind remat may save in ops that are computed once, since others are computed again: the most in plans
- * that were tried with and without. */
+/* What is saved in ops that are computed once, since others are computed again and passes behind remat find other ops:
+ * the most in plans that were tried with and without. */
 static double saved_by_remat(const Search *s)
 {
 	double most = 0;
@@ -124,17 +124,19 @@ static double saved_by_remat(const Search *s)
 }
 
 /* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
- * for all.  Where nothing is within the limit, it is that of plans that are not. */
+ * for all: where something has to be computed again, ops that read it may save what they take less of caches.  Where
+ * nothing is within the limit, it is that of plans that are not. */
 double search_least(const Search *s)
 {
-	double least = INFINITY, any = INFINITY, saved = saved_by_remat(s);
+	double least = INFINITY, any = INFINITY, tried = saved_by_remat(s);
 	for (int i = 0; i < s->n; i++) {
 		const Trial *x = s->trial[i];
 		if (x->refused || x->pick[KNOB_REMAT])
 			continue;
+		bool again = s->knob[KNOB_REMAT].open && x->of.memory.total > s->limit;
+		double saved = MAX(x->of.rigid > s->limit ? tried : 0, again ? x->of.saved : 0);
 		any = MIN(any, bound_recomputing(&x->of.bound, 0));
-		least = MIN(least, x->bound - (x->of.rigid > s->limit ? saved : 0));
+		least = MIN(least, x->bound - saved);
 	}
 	return isinf(least) ? any : least;
 }
-

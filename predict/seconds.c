@@ -82,19 +82,22 @@ static double distance(double x, double y)
 	return fabs(log((x + 1) / (y + 1)));
 }
 
-/* Whether the row is of this optimizer; "": of an op that is no update. */
-static bool is_of(const MachineKernel *k, const char *optimizer)
+static bool ends_in(const char *text, const char *end)
 {
-	size_t all = strlen(k->op), n = strlen(optimizer);
-	return all >= n && !strcmp(k->op + all - n, optimizer);
+	size_t all = strlen(text), n = strlen(end);
+	return all >= n && !strcmp(text + all - n, end);
 }
+
+/* Whether the row is of this optimizer; "": of an op that is no update. */
+static bool is_of(const MachineKernel *k, const char *optimizer) { return ends_in(k->op, optimizer); }
 
 /* How unlike the work of a row is; 0: equal. */
 static double unlike(const MachineKernel *k, const Work *w, const char *optimizer)
 {
 	const double other = 4; /* updates of another optimizer say something of the machine, but little of this one */
+	const double cached = 1; /* what one of two ops has in caches, and the other not */
 	return distance(k->flops, w->flops) + distance(k->bytes, w->bytes) + distance(k->special, w->special)
-		+ (is_of(k, optimizer) ? 0 : other);
+		+ (is_of(k, optimizer) ? 0 : other) + (ends_in(k->op, COST_AGAIN) == w->again ? 0 : cached);
 }
 
 static Work work_of(const MachineKernel *k, const Work *like)
@@ -132,12 +135,24 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 	return weights > 0 ? exp(sum / weights) : 0;
 }
 
+/* The row of this work, if it is `again` or if not; NULL: there is none. */
+static const MachineKernel *row_of(const Machine *m, const Op *op, const Work *w, bool again, MachineLayout l,
+	bool tf32)
+{
+	if (!m->n_kernels)
+		return NULL;
+	Arena *a = arena_new();
+	Work x = *w;
+	x.again = again;
+	const MachineKernel *k = map_get(m->by_op, machine_key(l, m->cuda && cost_rounds(w, tf32), cost_row(op, &x, a), a));
+	arena_free(a);
+	return k;
+}
+
 static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
-	Arena *a = m->n_kernels ? arena_new() : NULL;
-	const char *key = a ? machine_key(l, m->cuda && cost_rounds(w, tf32), cost_signature(op, w, a), a) : NULL;
-	const MachineKernel *k = a ? map_get(m->by_op, key) : NULL;
-	arena_free(a);
+	const MachineKernel *k = row_of(m, op, w, w->again, l, tf32);
+	k = k ? k : row_of(m, op, w, !w->again, l, tf32);
 	if (k)
 		return (CostTime){k->seconds, COST_MEASURED};
 	double times = nearest(m, op, w, l, tf32);
@@ -152,6 +167,12 @@ CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayo
 	CostTime t = alone(m, op, w, layout, tf32);
 	double bus = w->host > 0 ? w->host / m->of[MACHINE_HOST] : 0;
 	return bus > t.seconds ? (CostTime){bus, COST_ROOFLINE} : t;
+}
+
+double cost_again(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32)
+{
+	const MachineKernel *k = row_of(m, op, w, true, layout, tf32);
+	return k ? k->seconds : INFINITY;
 }
 
 /* ---- collectives ---- */

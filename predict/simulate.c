@@ -129,6 +129,7 @@ static void compute(Simulation *s, const Op *op)
 	bool again = op_is_again(op);
 	t->ideal_again += again ? ideal : 0;
 	t->recomputed += again ? alone.seconds : 0;
+	t->saved += MAX(alone.seconds - t->turns * cost_again(s->o->machine, op, &w, t->rows, s->o->tf32), 0);
 	run(s, (Slice){.op = op, .alone = alone.seconds, .class = w.class, .evidence = alone.evidence}, alone.seconds);
 }
 

@@ -5,8 +5,6 @@
 #ifndef SHARDC_TIMELINE_H
 #define SHARDC_TIMELINE_H
 
-#include <string.h>
-
 #include "base/plan.h"
 #include "predict/cost.h"
 
@@ -26,9 +24,6 @@ typedef struct Slice {
 	CostClass class;
 	CostEvidence evidence;
 } Slice;
-
-/* Whether the op computes again what forward has computed. */
-static inline bool op_is_again(const Op *op) { return !strcmp(op->loc->role, "remat"); }
 
 /* Why compute waits for a collective. */
 typedef enum Exposed {
@@ -81,6 +76,7 @@ typedef struct Timeline {
 	double alone;           /* computing, but for issues, if no collective ran beside it */
 	double forward;         /* the part of alone that forward takes */
 	double recomputed;      /* the part of alone that computes values again */
+	double saved;           /* by how much less it would be if all that ops read were computed again just before */
 	double least[RT_STREAMS]; /* sums of Transfer.least */
 	bool one_wire;          /* CUDA: all bytes move over the links of a host, or all over the network */
 	double again;           /* the part of least that gathers in backward take */

@@ -4,7 +4,8 @@
 usage: tests/predict/published.py SHARDC FOLDER MACHINES [--quick] [--held no|yes] [--table FILE.md]
 
 Makes the models by shape, without data, in FOLDER, where those that are there stay, and prints a table of all figures,
---quick of those that share few models; --table writes it.  Fails if fewer than five are predicted within 10%.
+--quick of those that share few models; --table writes it.  Fails if fewer than five are predicted within 10%, or if a row
+is not as bench/results/predictions.md has it.
 """
 import argparse
 import json
@@ -19,6 +20,7 @@ import warnings
 import figures
 
 HERE = pathlib.Path(__file__).resolve().parent
+COMMITTED = HERE.parents[1] / "bench" / "results" / "predictions.md"
 WITHIN, ENOUGH = 0.10, 5
 OPTIONS = ("--loss=cross_entropy:shift=1", "--param-dtype=bf16", "--target=cuda", "--format=json")
 
@@ -123,12 +125,16 @@ def main():
             say(f"\n{summaries(part)}\n")
         errors += part
     say(f"## Both\n\n{summaries(errors)}")
+    lines = set(COMMITTED.read_text().splitlines())
     if args.table:
         args.table.write_text("\n".join(text) + "\n")
     within = sum(abs(e) <= WITHIN for _, e in errors)
     if within < ENOUGH:
         print(f"FAIL {within} figures are predicted within {WITHIN:.0%}, fewer than {ENOUGH}")
-    return within < ENOUGH
+    moved = [line for line in text if line.startswith("| ") and line not in lines]
+    for line in moved:
+        print(f"FAIL no row of {COMMITTED.name}, where it belongs if the change is meant: {line}")
+    return within < ENOUGH or bool(moved)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import logging
+import math
 import pathlib
 import re
 import statistics
@@ -20,9 +21,9 @@ from models import Case  # noqa: E402
 
 LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
-STEPS, WARM = 10, 3  # of a run, at least; those that are left out
-LONG = 300  # ms that a run takes at least, but for the first one
-REPEAT = {"digits": 48, "mlp": 48, "lstm": 24}  # steps of a run of calibrate where they are short; others: 8
+STEPS, WARM = 19, 3  # of a run, at least; those that are left out
+FASTEST, TOGETHER = 2, 100  # steps, and ms of steps in a row: as in calibrate/steps.c
+LONG = 1000  # ms that a run takes at least, but for the first one
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
 
@@ -50,6 +51,7 @@ EXPORTED = {
 }
 EXAMPLES = {"digits": ("examples/digits/digits.onnx", 10, 64), "text": ("examples/text/text.onnx", 64, 8)}
 NAMES = [*EXAMPLES, *EXPORTED]
+WITHOUT_BLOCKS = ("digits", "lstm", "mlp")
 
 
 def call(*words):
@@ -106,16 +108,19 @@ class Program:
         return words
 
     def run(self, ranks, cores):
-        """Trains some steps; returns the time of one as calibration takes it: the lower quartile, and of ranks that take
-        turns on cores, where one step may be short because another is long, the mean."""
+        """Trains some steps; returns the time of one as calibration takes it (calibrate/private.h): the mean of the two
+        fastest, and of ranks that take turns on cores that of the fastest in a row that take 0.1 s."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
         count = max(STEPS, int(LONG / self.last.get(ranks, LONG)))
         call(self.folder / "train", *self.data, "--steps", count, "--lr", "1e-6", "--ranks", ranks, "--threads",
              max(cores // ranks, 1), "--log", log)
         steps = [row["step_ms"] for row in map(json.loads, log.open()) if "step_ms" in row and "step" in row][WARM:]
-        self.last[ranks] = statistics.mean(steps) if ranks > cores else sorted(steps)[len(steps) // 4]
-        return self.last[ranks]
+        self.last[ranks] = statistics.mean(steps)
+        if ranks <= cores:
+            return statistics.mean(sorted(steps)[:FASTEST])
+        together = min(max(math.ceil(TOGETHER / self.last[ranks]), FASTEST), len(steps))
+        return min(statistics.mean(steps[i:i + together]) for i in range(len(steps) - together + 1))
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
@@ -140,14 +145,17 @@ def cores_of(machine):
 
 
 def calibrate(shardc, folder, machine, names):
-    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches, and in
-    bf16 where the processor multiplies so; what is there already becomes faster where it is now."""
+    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches, as they are
+    where blocks are recomputed, and in bf16 where the processor multiplies so; what is there already becomes faster where
+    it is now."""
     if not machine.exists():
         print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
     for name in names:
         variants = [("", words_of(name, False, folder)), (" at half its batch", words_of(name, True, folder))]
+        if name not in WITHOUT_BLOCKS:
+            variants.append((" recomputing", [*words_of(name, False, folder), "--remat=block"]))
         if has_bf16_units():
             variants.append((" in bf16", [*words_of(name, False, folder), "--param-dtype=bf16"]))
         for title, words in variants:
-            said = call(shardc, "calibrate", "-o", machine, *words, f"--repeat={REPEAT.get(name, 8)}")
+            said = call(shardc, "calibrate", "-o", machine, *words)
             print(f"{name}{title}: {re.sub('^.*?: ', '', said)}", end="", flush=True)

@@ -66,6 +66,47 @@ static void traces(void)
 	arena_free(a);
 }
 
+/* Steps, one behind the other: of so many us, all of them an op's. */
+static Steps read_steps(const int *us, int n, bool shared, Arena *a)
+{
+	Diag d = {.out = stderr};
+	Steps s = {0};
+	FILE *f = fopen(path, "w");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fprintf(f, "{\"traceEvents\": [");
+	for (int i = 0, at = 0; i < n; at += us[i++]) {
+		fprintf(f, "%s\n{\"ph\": \"X\", \"cat\": \"relu\", \"tid\": 0, \"ts\": %d, \"dur\": %d, ", i ? "," : "",
+			at, us[i]);
+		fprintf(f, "\"args\": {\"program\": \"step\", \"step\": %d, \"op\": 0}},\n", i);
+		fprintf(f, "{\"ph\": \"X\", \"cat\": \"all_reduce\", \"tid\": 2, \"ts\": %d, \"dur\": %d, ", at, us[i] / 2);
+		fprintf(f, "\"args\": {\"program\": \"step\", \"step\": %d, \"op\": 1, \"seq\": 1, \"bytes\": 8}}", i);
+	}
+	fprintf(f, "]}\n");
+	fclose(f);
+	CU_ASSERT(steps_read(path, 1, shared, &s, a, &d));
+	return s;
+}
+
+/* The two fastest steps count, wherever they are; of ranks that take turns the fastest in a row. */
+static void fastest(void)
+{
+	static const int apart[] = {900, 400, 800, 100, 700, 300, 1200}, slow[] = {20000, 60000, 20000, 60000, 30000, 30000,
+		30000, 60000, 60000, 40000, 40000}, few[] = {200};
+	Arena *a = arena_new();
+	Steps s = read_steps(apart, COUNT_OF(apart), false, a);
+	CU_ASSERT(equal(s.whole, 200e-6) && equal(s.seconds, 200e-6) && equal(s.ops.at[0].seconds, 200e-6));
+	CU_ASSERT(equal(s.noise, 6));
+	CU_ASSERT_EQUAL_FATAL(s.transfers.n, 1);
+	CU_ASSERT(equal(s.transfers.at[0].seconds, 50e-6));
+	s = read_steps(slow, COUNT_OF(slow), true, a);
+	CU_ASSERT(equal(s.whole, 30e-3) && equal(s.ops.at[0].seconds, 30e-3));
+	s = read_steps(apart, COUNT_OF(apart), true, a); /* together they take less than 0.1 s: all count */
+	CU_ASSERT(equal(s.whole, 4400e-6 / COUNT_OF(apart)));
+	s = read_steps(few, COUNT_OF(few), false, a);
+	CU_ASSERT(equal(s.whole, 200e-6));
+	arena_free(a);
+}
+
 /* ---- machines ---- */
 
 /* What an op takes, and how many times as long beside a collective. */
@@ -202,6 +243,16 @@ static void disturbed_steps(void)
 	CU_ASSERT(fabs(s.times - 1.02) < 2e-3 && fabs(s.each - 0.001) < 1e-4);
 }
 
+/* Of steps that are shorter than a millisecond most is how threads wake, so longer ones decide where there are some. */
+static void short_steps(void)
+{
+	MachineStep step[] = {{"tiny", {2, 1}, 10, 1e-4, 6e-4}, {"long", {2, 1}, 10, 1, 1.02}};
+	Machine m = {.of[MACHINE_RANKS] = 2, .step = step, .n_steps = 2};
+	CU_ASSERT(like(machine_skew(&m, (MachineLayout){2, 1}), (MachineSkew){1.02, 0}));
+	m.n_steps = 1;
+	CU_ASSERT(like(machine_skew(&m, (MachineLayout){2, 1}), (MachineSkew){6, 0}));
+}
+
 static void cores(void)
 {
 	Arena *a = arena_new();
@@ -316,9 +367,11 @@ void suite_calibrate(void)
 {
 	CU_pSuite s = CU_add_suite("calibrate", make_file, remove_file);
 	CU_add_test(s, "what traces say", traces);
+	CU_add_test(s, "the fastest steps", fastest);
 	CU_add_test(s, "a machine of cores", cores);
 	CU_add_test(s, "a machine of GPUs", gpus);
 	CU_add_test(s, "steps that do not say all", odd_steps);
 	CU_add_test(s, "steps that were disturbed", disturbed_steps);
+	CU_add_test(s, "short steps", short_steps);
 	CU_add_test(s, "what was measured before", again);
 }

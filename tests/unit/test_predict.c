@@ -532,6 +532,20 @@ static void measured_rows(void)
 	m.of[MACHINE_FLOPS_F32] = 2e9;
 	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
 	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, two, false).evidence, COST_ROOFLINE);
+	/* What is computed again has rows of its own; where one of both is missing, the other counts. */
+	Work again = w;
+	again.again = true;
+	CU_ASSERT(equal(cost_seconds(&m, op, &again, one, false).seconds, 7));
+	CU_ASSERT(isinf(cost_again(&m, op, &w, one, false)));
+	MachineKernel in_cache = rows[0];
+	in_cache.seconds = 3;
+	map_put(m.by_op, arena_printf(s.a, "1x1 %s again", rows[0].op), &in_cache);
+	CU_ASSERT(equal(cost_seconds(&m, op, &again, one, false).seconds, 3));
+	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
+	CU_ASSERT(equal(cost_again(&m, op, &w, one, false), 3));
+	m.by_op = map_new(s.a);
+	map_put(m.by_op, arena_printf(s.a, "1x1 %s again", rows[0].op), &in_cache);
+	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 3));
 	/* The time of a row without work is no rate. */
 	rows[0].flops = rows[0].bytes = 0;
 	m.by_op = map_new(s.a);
