@@ -74,7 +74,7 @@ static bool fail(Calibration *c, const Module *m, const RunAs *as, const char *w
 	return mpi;
 }
 
-/* best: of an earlier run; NULL: this is the first. */
+/* How many steps the next run of a program traces.  best: of an earlier one; NULL: it is the first. */
 static int64_t choose_steps(const Calibration *c, Rounds rounds, const Steps *best)
 {
 	int64_t least = c->host.cuda ? GPU_STEPS : CPU_STEPS;

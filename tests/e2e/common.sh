@@ -6,6 +6,10 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 shardc=${SHARDC:-$here/build/shardc}
 case $shardc in /*) ;; *) shardc=$(pwd)/$shardc ;; esac
 models=$(dirname "$shardc")/models
+if grep -qF '$models' "$0" && [ ! -x "$models" ]; then
+	echo "$0 runs $models, which is not there: make build/models" >&2
+	exit 1
+fi
 cc=${SHARDC_CC:-cc}
 digits=$here/examples/digits
 text=$here/examples/text
