@@ -67,6 +67,7 @@ typedef Recompute Search;
 
 /* ---- without a plan ---- */
 
+/* again: where backward computes it. */
 static double seconds_of(const Search *s, const Op *op, bool again)
 {
 	LayoutRank who = memory_rank(s->o);

@@ -16,10 +16,10 @@ typedef VEC(Slice) Slices;
 typedef struct StepTime { int step; double seconds, begin, end; } StepTime;
 typedef VEC(StepTime) StepTimes;
 
-/* How many steps count; where ranks take turns on cores, how many seconds as many steps in a row take on average, which
- * is long beside a turn. */
+/* So many steps count.  Where ranks take turns on cores, as many in a row do as take `together` seconds on average,
+ * which is long beside a turn. */
 enum { FASTEST = 2 };
-static const double TOGETHER = 0.1;
+static const double together = 0.1;
 
 static int whole(const json_t *args, const char *key, int unsaid)
 {
@@ -132,7 +132,7 @@ static double mean_length(const StepTime *t, int n)
 /* How many steps count. */
 static int count_of(const StepTimes *t, bool shared)
 {
-	double n = shared ? ceil(TOGETHER / mean_length(t->at, t->n)) : FASTEST;
+	double n = shared ? ceil(together / mean_length(t->at, t->n)) : FASTEST;
 	return (int)MIN(MAX(n, FASTEST), t->n);
 }
 

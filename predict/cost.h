@@ -69,7 +69,8 @@ const char *cost_row(const Op *op, const Work *w, Arena *a);
 typedef enum CostEvidence { COST_MEASURED, COST_NEAR, COST_ROOFLINE, COST_EVIDENCES } CostEvidence;
 typedef struct CostTime { double seconds; CostEvidence evidence; } CostTime;
 /* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it.  A row
- * of work that is `again` counts for work that is not, and the reverse, where the machine has no other. */
+ * of work that is `again` counts, as near evidence, for work that is not, and the reverse, where the machine has no
+ * other. */
 CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);
 /* What it takes where it is `again`, if that was measured; else INFINITY. */
 double cost_again(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);

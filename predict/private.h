@@ -17,7 +17,7 @@ typedef struct Played {
 	int64_t rigid;           /* bound_bytes */
 	Bound bound;             /* where a rank may have `limit` bytes */
 	double computing;        /* alone, without what is computed again */
-	double saved;            /* at most, if other values were computed again: of what reads them */
+	double saved;            /* by how much less it would be, at most, if what ops read were computed again */
 	double forward;          /* the part of it that forward takes */
 	double before;           /* the part of it in front of the op at which most is live */
 	PriceOf of;              /* how its ops run */

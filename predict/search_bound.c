@@ -124,8 +124,8 @@ static double saved_by_remat(const Search *s)
 }
 
 /* The least of the bounds of all strategies and, where the user chose a recomputation, of that; those without any hold
- * for all: where something has to be computed again, ops that read it may save what they take less of caches.  Where
- * nothing is within the limit, it is that of plans that are not. */
+ * for all.  Where something has to be computed again, the ops that read it may be faster than in these plans, by
+ * Played.saved at most.  Where nothing is within the limit, it is the least of plans that are not. */
 double search_least(const Search *s)
 {
 	double least = INFINITY, any = INFINITY, tried = saved_by_remat(s);

@@ -151,10 +151,10 @@ static const MachineKernel *row_of(const Machine *m, const Op *op, const Work *w
 
 static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
-	const MachineKernel *k = row_of(m, op, w, w->again, l, tf32);
-	k = k ? k : row_of(m, op, w, !w->again, l, tf32);
+	const MachineKernel *own = row_of(m, op, w, w->again, l, tf32);
+	const MachineKernel *k = own ? own : row_of(m, op, w, !w->again, l, tf32);
 	if (k)
-		return (CostTime){k->seconds, COST_MEASURED};
+		return (CostTime){k->seconds, own ? COST_MEASURED : COST_NEAR};
 	double times = nearest(m, op, w, l, tf32);
 	return times > 0 ? (CostTime){times * roofline(m, w, l, tf32), COST_NEAR}
 		: (CostTime){roofline(m, w, l, tf32), COST_ROOFLINE};

@@ -124,6 +124,9 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     cases = [c for c in CASES if re.search(o.only, title(*c))]
     machine = folder / "machine.json"
+    missing = [name for name, *_ in cases if o.machines and not (o.machines / f"{name}.json").exists()]
+    if missing:
+        sys.exit(f"{o.machines} has no machine file of {', '.join(dict.fromkeys(missing))}")
     if not o.machines:
         for file in [machine, *(folder / f"{name}.json" for name in NAMES)]:
             file.unlink(missing_ok=True)

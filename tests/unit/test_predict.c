@@ -536,11 +536,13 @@ static void measured_rows(void)
 	Work again = w;
 	again.again = true;
 	CU_ASSERT(equal(cost_seconds(&m, op, &again, one, false).seconds, 7));
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &again, one, false).evidence, COST_NEAR);
 	CU_ASSERT(isinf(cost_again(&m, op, &w, one, false)));
 	MachineKernel in_cache = rows[0];
 	in_cache.seconds = 3;
 	map_put(m.by_op, arena_printf(s.a, "1x1 %s again", rows[0].op), &in_cache);
 	CU_ASSERT(equal(cost_seconds(&m, op, &again, one, false).seconds, 3));
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &again, one, false).evidence, COST_MEASURED);
 	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
 	CU_ASSERT(equal(cost_again(&m, op, &w, one, false), 3));
 	m.by_op = map_new(s.a);
