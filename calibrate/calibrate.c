@@ -16,15 +16,17 @@
 #include "passes/passes.h"
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
-/* How often a program runs in each way: at least, and at most until so many seconds are over.  Runs behind the first
- * one have as many steps as fill `run` seconds, so that nothing else has the cores in some of them.  A probe's rows are
- * corrected by others, a model's stand alone. */
+/* How often a program runs in each way: at least, and at most until what was traced in all ways takes so many seconds.
+ * Runs behind the first one have as many steps as fill `run` seconds: many short runs, each way in turn, meet fast and
+ * slow times of the machine alike.  A probe's rows are corrected by others, a model's stand alone. */
 typedef struct Rounds { int least, most; double seconds, run; } Rounds;
-static const Rounds probe_rounds = {2, 2, 0, 0}, model_rounds = {2, 8, 10, 1};
+enum { ROUNDS_MAX = 12 };
+static const Rounds probe_rounds = {2, 2, 0, 0}, model_rounds = {2, ROUNDS_MAX, 8, 0.4};
 enum { HALVINGS_MOST = 16 };
 /* Steps that are traced: at least, at most, and as many as have so many ops. */
 enum { CPU_STEPS = 10, GPU_STEPS = 8, MOST_STEPS = 256, MOST_OPS = 100000 };
 static const double noisy = 0.25;
+static const double tiny = 1e-3; /* seconds: shorter steps wake threads more than they compute */
 
 typedef struct Calibration {
 	const CodegenTarget *target;
@@ -35,6 +37,7 @@ typedef struct Calibration {
 	int n_runs;
 	const char *without_mpi; /* why no program runs over mpi; NULL: they do */
 	int halvings;            /* of the sizes of probes, so that they fit a GPU */
+	bool probes;             /* are what is measured now */
 	const Machine *old;      /* the file to which a model is added; NULL: the machine is measured */
 	Measured all;
 	Arena *a;
@@ -74,31 +77,39 @@ static bool fail(Calibration *c, const Module *m, const RunAs *as, const char *w
 	return mpi;
 }
 
-/* How many steps the next run of a program traces.  best: of an earlier one; NULL: it is the first. */
-static int64_t choose_steps(const Calibration *c, Rounds rounds, const Steps *best)
+/* What a program has recorded in one way to run it. */
+typedef struct Recorded { Steps run[ROUNDS_MAX]; int n; } Recorded;
+
+/* How many steps the next run of a program traces. */
+static int64_t choose_steps(const Calibration *c, Rounds rounds, const Recorded *of)
 {
 	int64_t least = c->host.cuda ? GPU_STEPS : CPU_STEPS;
-	if (c->repeat || !best)
+	if (c->repeat || !of->n)
 		return c->repeat ? c->repeat : least;
-	double filling = best->whole > 0 ? MIN(rounds.run / best->whole, MOST_STEPS) : 0;
-	return MAX((int64_t)MIN(filling, MOST_OPS / best->ops.n), least);
+	const Steps *last = &of->run[of->n - 1];
+	double filling = last->whole > 0 ? MIN(rounds.run / last->whole, MOST_STEPS) : 0;
+	return MAX((int64_t)MIN(filling, MOST_OPS / last->ops.n), least);
 }
 
-/* Runs the program for so many steps; *best becomes what this run has recorded if its steps took less time than those
- * of *best, of which *has says whether it is one.  False after a message. */
-static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, int64_t count,
-	bool *has, Steps *best)
+/* Runs the program once more, whose traced steps take *seconds.  False after a message. */
+static bool run_again(Calibration *c, const char *program, const Module *m, const RunAs *as, Rounds rounds,
+	Recorded *of, double *seconds)
 {
 	Steps steps;
+	int64_t count = choose_steps(c, rounds, of);
 	const char *why = run_program(program, c->dir, m, &c->host, as, count, c->a, c->d);
-	if (why)
+	*seconds = 0;
+	if (why) {
+		of->n = 0; /* of ranks over mpi, that some runs failed and others did not is no measurement */
 		return fail(c, m, as, why);
+	}
 	Arena *texts = arena_new(); /* of traces: megabytes that nothing needs behind this */
-	bool ok = steps_read(run_trace(c->dir, c->a), as->layout.ranks, as->turns > 1, &steps, texts, c->d);
-	if (ok && (!*has || steps.whole < best->whole))
-		*best = steps_copy(&steps, c->a);
+	bool ok = steps_read(run_trace(c->dir, c->a), as->layout.ranks, &steps, texts, c->d);
+	if (ok) {
+		of->run[of->n++] = steps_copy(&steps, c->a);
+		*seconds = (double)count * steps.whole;
+	}
 	arena_free(texts);
-	*has = *has || ok;
 	return ok;
 }
 
@@ -107,36 +118,56 @@ static bool takes_part(const Calibration *c, const RunAs *as, int groups)
 	return as->group == RUNS_ALWAYS || (as->group & groups && !(as->group == RUNS_MPI && c->without_mpi));
 }
 
-/* Compiles the planned program and runs it in every way that it has, in rounds, so that what another program did at one
- * moment is not taken for the machine. */
-static bool measure(Calibration *c, const Sizes *program, const Options *o, Rounds rounds, int groups)
+/* Runs a program in every way that it has, in rounds.  False after a message. */
+static bool run_rounds(Calibration *c, const char *program, const Module *m, Rounds rounds, int groups, Recorded *of)
 {
-	const Module *m = program->of[program->n - 1].of[VARIANT_ONLY];
-	const char *source = arena_printf(c->a, "%s/c", c->dir), *binary = arena_printf(c->a, "%s/program", c->dir);
-	Steps best[RUNS_MAX];
-	bool has[RUNS_MAX] = {false};
-	if (!codegen_write(program, c->target, source, c->d) || !codegen_compile(source, m, c->target, binary, c->d))
-		return false;
-	double began = now();
-	for (int round = 0; round < rounds.least || (round < rounds.most && now() - began < rounds.seconds); round++)
+	double spent = 0, seconds;
+	for (int round = 0; round < rounds.least || (round < rounds.most && spent < rounds.seconds); round++)
 		for (int i = 0; i < c->n_runs; i++) {
-			int64_t count = choose_steps(c, rounds, has[i] ? &best[i] : NULL);
-			if (takes_part(c, &c->run[i], groups) && !run_again(c, binary, m, &c->run[i], count, &has[i], &best[i]))
+			if (!takes_part(c, &c->run[i], groups))
+				continue;
+			if (!run_again(c, program, m, &c->run[i], rounds, &of[i], &seconds))
 				return false;
+			spent += seconds;
 		}
-	const char *name = arena_printf(c->a, "%016" PRIx64, ir_program_hash(program));
+	return true;
+}
+
+/* Adds what a program has recorded. */
+static void add_recorded(Calibration *c, const char *name, const Module *m, const Options *o, Recorded *of)
+{
+	Steps mean[RUNS_MAX];
+	for (int i = 0; i < c->n_runs; i++) {
+		double spread;
+		if (!of[i].n)
+			continue;
+		mean[i] = steps_mean(of[i].run, of[i].n, &spread);
+		c->all.spread = mean[i].whole >= tiny ? MAX(c->all.spread, spread) : c->all.spread;
+	}
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
-		MeasuredRun run = {as, &best[i]}, alone = {&c->run[as->alone], &best[as->alone]};
-		if (!has[i])
+		MeasuredRun run = {as, &mean[i]}, alone = {&c->run[as->alone], &mean[as->alone]};
+		if (!of[i].n)
 			continue;
-		c->all.noise = MAX(c->all.noise, best[i].noise);
 		measured_add(&c->all, m, o, run, c->a);
 		if (as->yields & YIELDS_CONTENTION)
 			measured_beside(&c->all, m, o, run, alone, c->a);
 		if (as->yields & YIELDS_STEP)
 			measured_step(&c->all, name, m, o, run, c->a);
 	}
+}
+
+/* Compiles the planned program, runs it, and adds what it has recorded. */
+static bool measure(Calibration *c, const Sizes *program, const Options *o, Rounds rounds, int groups)
+{
+	const Module *m = program->of[program->n - 1].of[VARIANT_ONLY];
+	const char *source = arena_printf(c->a, "%s/c", c->dir), *binary = arena_printf(c->a, "%s/program", c->dir);
+	Recorded of[RUNS_MAX] = {{.n = 0}};
+	if (!codegen_write(program, c->target, source, c->d) || !codegen_compile(source, m, c->target, binary, c->d)
+			|| !run_rounds(c, binary, m, rounds, groups, of))
+		return false;
+	const char *probe = c->probes ? MACHINE_PROBE : "";
+	add_recorded(c, arena_printf(c->a, "%s%016" PRIx64, probe, ir_program_hash(program)), m, o, of);
 	return true;
 }
 
@@ -252,21 +283,23 @@ static void say_left_out(const Calibration *c)
 
 static void say(const Calibration *c, const Options *o, double seconds)
 {
-	printf("%s: %d measured kernels and %d collectives on %d %s in %.0f s; at most %.0f%% between the fastest and the "
-		"median step\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->host.ranks, ranks_text(&c->host),
-		seconds, 100 * c->all.noise);
+	double spread = 100 * c->all.spread;
+	printf("%s: %d measured kernels and %d collectives on %d %s in %.0f s; steps of one program differ by at most %.0f%% "
+		"between its runs\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->host.ranks, ranks_text(&c->host),
+		seconds, spread);
 	if (!c->old)
 		say_left_out(c);
-	if (c->all.noise > noisy)
-		diag_warn(c->d, "shardc calibrate", "other programs had the %s: in one run the median step was %.0f%% slower "
-			"than the fastest; calibrate again when the machine is free", c->host.cuda ? "GPUs" : "processors",
-			100 * c->all.noise);
+	if (c->all.spread > noisy)
+		diag_warn(c->d, "shardc calibrate", "steps of one program were %.0f%% longer in one run than in another: other "
+			"programs have the %s, so predictions are of a machine that they go on to share; calibrate again when it is free",
+			spread, c->host.cuda ? "GPUs" : "processors");
 }
 
 static bool measure_machine(Calibration *c)
 {
 	Probe probe[PROBES_MAX];
 	int n = write_probes(c, probe);
+	c->probes = true;
 	for (int i = 0; i < n; i++)
 		if (!measure_probe(c, &probe[i]))
 			return false;

@@ -50,15 +50,13 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, const
 	*mean += (like->seconds - *mean) / ++row->n;
 }
 
-/* One row for each kind, communicator, size and number of ranks: of the run in which they were faster. */
+/* One row for each kind, communicator, size and number of ranks: the first. */
 static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
-		MachineCollective *c = &all->collectives.at[i];
-		if (c->kind == x.kind && c->comm == x.comm && c->ranks == x.ranks && c->bytes == x.bytes) {
-			c->seconds = MIN(c->seconds, x.seconds);
+		const MachineCollective *c = &all->collectives.at[i];
+		if (c->kind == x.kind && c->comm == x.comm && c->ranks == x.ranks && c->bytes == x.bytes)
 			return;
-		}
 	}
 	vec_push(a, &all->collectives, x);
 }
@@ -175,15 +173,13 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 
 /* ---- whole steps ---- */
 
-/* One row for each program and layout: of the faster run. */
+/* One row for each program and layout: the first. */
 static void add_step(Measured *all, MachineStep x, Arena *a)
 {
 	for (int i = 0; i < all->steps.n; i++) {
-		MachineStep *s = &all->steps.at[i];
-		if (!strcmp(s->program, x.program) && machine_same_layout(s->layout, x.layout)) {
-			*s = x.rest < s->rest ? x : *s;
+		const MachineStep *s = &all->steps.at[i];
+		if (!strcmp(s->program, x.program) && machine_same_layout(s->layout, x.layout))
 			return;
-		}
 	}
 	vec_push(a, &all->steps, x);
 }
@@ -199,42 +195,12 @@ void measured_step(Measured *all, const char *program, const Module *m, const Op
 		add_step(all, s, a);
 }
 
-/* ---- an older file ---- */
-
-/* Ops of one layout that both files know: what they take in a step of the program that was measured now. */
-typedef struct Sum { MachineLayout layout; double then, now; } Sum;
-typedef VEC(Sum) Sums;
-
-static Sum *sum_of(Sums *sums, MachineLayout l, Arena *a)
-{
-	int i = 0;
-	while (i < sums->n && !machine_same_layout(sums->at[i].layout, l))
-		i++;
-	if (i == sums->n)
-		vec_push(a, sums, ((Sum){.layout = l}));
-	return &sums->at[i];
-}
-
 void measured_join(Measured *all, const Machine *old, Arena *a)
 {
-	Sums sums = {0};
-	const Row **row = NEW_N(a, const Row *, old->n_kernels + 1);
 	for (int i = 0; i < old->n_kernels; i++) {
 		const MachineKernel *k = &old->kernel[i];
-		row[i] = map_get(all->by_op, machine_key(k->layout, k->tf32, k->op, a));
-		if (!row[i])
-			continue;
-		Sum *sum = sum_of(&sums, k->layout, a);
-		sum->then += row[i]->n * k->seconds;
-		sum->now += row[i]->n * all->kernels.at[row[i]->at].row.seconds;
-	}
-	for (int i = 0; i < old->n_kernels; i++) {
-		const MachineKernel *k = &old->kernel[i];
-		const Sum *sum = row[i] ? sum_of(&sums, k->layout, a) : NULL;
-		if (!sum)
+		if (!map_get(all->by_op, machine_key(k->layout, k->tf32, k->op, a)))
 			vec_push(a, &all->kernels, ((MeasuredKernel){.row = *k}));
-		else if (sum->then < sum->now)
-			all->kernels.at[row[i]->at].row.seconds = k->seconds;
 	}
 	for (int i = 0; i < old->n_steps; i++)
 		add_step(all, old->step[i], a);

@@ -82,17 +82,18 @@ typedef struct Steps {
 	StepOps ops;
 	StepOps issues;      /* what is computed where collectives are issued */
 	VEC(StepTransfer) transfers;
-	double noise;        /* by how much of the least time of a step's ops the median is longer */
 	double seconds;      /* of all ops together */
 	double whole;        /* of a step, from its begin to its end */
 } Steps;
-/* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
- * is the mean over the run's two fastest steps, of collectives the lower quartile over these: what a machine does that
- * has nothing else to do, though others may have it for most of the time.  shared: ranks take turns on cores, where one
- * step of a rank may be short because another is long; then the fastest steps in a row count, as many as take 0.1 s on
- * average and at least two, and of ops only how long they have a core.  Ops and whole steps are the first rank's.
- * False after messages. */
-bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
+/* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  The middle
+ * half of its steps by their length counts, without those of more than three times the median, in which something stopped
+ * the program.  Each number is the mean over the same steps, of collectives the lower quartile.  Ops and whole steps are
+ * the first rank's, ops of ranks that take turns on cores in the time that they have one.  False after messages. */
+bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d);
+/* The mean over the middle half of n > 0 runs of one program in one layout by the length of their steps; all of fewer
+ * than four count.  It lies in one of the runs, whose order changes.  *spread: by how much the steps of the slowest run
+ * are longer than those of the fastest, as a share. */
+Steps steps_mean(Steps *run, int n, double *spread);
 Steps steps_copy(const Steps *s, Arena *a);
 
 /* ---- measured.c ---- */
@@ -104,7 +105,7 @@ typedef struct Measured {
 	VEC(MachineCollective) collectives;
 	VEC(MachineStep) steps;
 	Map *by_op;          /* machine_key -> seen */
-	double noise;        /* the most of all runs */
+	double spread;       /* the most between two runs of one program in one layout, whose steps take a millisecond */
 	int n_beside;        /* ops that ran beside a collective for most of their time */
 	double beside, longer; /* of them: seconds beside it; by how much longer they took than alone */
 } Measured;
@@ -117,9 +118,7 @@ void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun 
 void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
 /* Adds the step of a run of a module in which collectives run inside of waits.  program: what tells it from others. */
 void measured_step(Measured *all, const char *program, const Module *m, const Options *o, MeasuredRun r, Arena *a);
-/* Adds the rows of an older file.  Of ops that were measured now as well, the rows of the faster run stay, all of them:
- * a machine is what it does when nothing else runs, but each op at its best would be faster than any step.  Of steps
- * and collectives the faster row stays. */
+/* Adds the rows of an older file that were not measured now as well. */
 void measured_join(Measured *all, const Machine *old, Arena *a);
 /* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
  * multiplies it.  False after a message. */

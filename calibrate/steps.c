@@ -12,14 +12,9 @@ typedef enum SliceKind { SLICE_NONE, SLICE_OP, SLICE_ISSUE, SLICE_TRANSFER, SLIC
 typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double begin, seconds, busy, bytes; } Slice;
 typedef VEC(Slice) Slices;
 
-/* A step of the first rank: its ops together, and from when it begins to when it ends. */
-typedef struct StepTime { int step; double seconds, begin, end; } StepTime;
+/* A step of the first rank: from when it begins to when it ends. */
+typedef struct StepTime { int step; double begin, end; } StepTime;
 typedef VEC(StepTime) StepTimes;
-
-/* So many steps count.  Where ranks take turns on cores, as many in a row do as take `together` seconds on average,
- * which is long beside a turn. */
-enum { FASTEST = 2 };
-static const double together = 0.1;
 
 static int whole(const json_t *args, const char *key, int unsaid)
 {
@@ -56,7 +51,7 @@ static SliceKind slice_of(const json_t *event, Slice *out)
 	return out->kind < RT_COLLECTIVE_KINDS && out->seq > 0 ? SLICE_TRANSFER : SLICE_NONE;
 }
 
-static void add_time(StepTimes *t, const Slice *s, SliceKind kind, Arena *a)
+static void add_time(StepTimes *t, const Slice *s, Arena *a)
 {
 	int k = 0;
 	while (k < t->n && t->at[k].step != s->step)
@@ -64,7 +59,6 @@ static void add_time(StepTimes *t, const Slice *s, SliceKind kind, Arena *a)
 	if (k == t->n)
 		vec_push(a, t, ((StepTime){.step = s->step, .begin = INFINITY}));
 	StepTime *x = &t->at[k];
-	x->seconds += kind == SLICE_OP ? s->busy : 0;
 	x->begin = MIN(x->begin, s->begin);
 	x->end = MAX(x->end, s->begin + s->seconds);
 }
@@ -86,7 +80,7 @@ static bool read_rank(const char *path, Slices *ops, Slices *issues, StepTimes *
 		if (kind == SLICE_ISSUE && issues)
 			vec_push(a, issues, s);
 		if (kind != SLICE_TRANSFER && kind != SLICE_NONE && times)
-			add_time(times, &s, kind, a);
+			add_time(times, &s, a);
 	}
 	if (root && !events)
 		diag_error(d, path, "is no trace");
@@ -94,13 +88,7 @@ static bool read_rank(const char *path, Slices *ops, Slices *issues, StepTimes *
 	return events;
 }
 
-/* ---- the fastest steps ---- */
-
-static int by_seconds(const void *x, const void *y)
-{
-	double a = ((const StepTime *)x)->seconds, b = ((const StepTime *)y)->seconds;
-	return (a > b) - (a < b);
-}
+/* ---- steps that are like most ---- */
 
 static int by_length(const void *x, const void *y)
 {
@@ -109,43 +97,27 @@ static int by_length(const void *x, const void *y)
 	return (l > r) - (l < r);
 }
 
-/* By how much of the least time of a step's ops the median is longer. */
-static double noise_of(StepTimes *t)
-{
-	qsort(t->at, (size_t)t->n, sizeof(*t->at), by_seconds);
-	return t->at[t->n / 2].seconds / t->at[0].seconds - 1;
-}
+static double length(const StepTime *t) { return t->end - t->begin; }
 
-static int by_step(const void *x, const void *y)
-{
-	return ((const StepTime *)x)->step - ((const StepTime *)y)->step;
-}
+/* Of n things in order: how many are in front of the middle half, and behind it. */
+static int outside(int n) { return n / 4; }
 
-static double mean_length(const StepTime *t, int n)
+/* Leaves the middle half of the steps by their length, but for those so long that the program was stopped in them;
+ * returns their mean length. */
+static double keep_middle(StepTimes *t)
 {
+	const double stopped = 3; /* times the median */
 	double sum = 0;
-	for (int i = 0; i < n; i++)
-		sum += t[i].end - t[i].begin;
-	return sum / n;
-}
-
-/* How many steps count. */
-static int count_of(const StepTimes *t, bool shared)
-{
-	double n = shared ? ceil(together / mean_length(t->at, t->n)) : FASTEST;
-	return (int)MIN(MAX(n, FASTEST), t->n);
-}
-
-/* Leaves the steps that count; returns their mean length. */
-static double keep_fastest(StepTimes *t, bool shared)
-{
-	int n = count_of(t, shared), first = 0;
-	qsort(t->at, (size_t)t->n, sizeof(*t->at), shared ? by_step : by_length);
-	for (int i = 1; i + n <= t->n && shared; i++)
-		first = mean_length(&t->at[i], n) < mean_length(&t->at[first], n) ? i : first;
-	memmove(t->at, &t->at[first], (size_t)n * sizeof(*t->at));
-	t->n = n;
-	return mean_length(t->at, n);
+	qsort(t->at, (size_t)t->n, sizeof(*t->at), by_length);
+	double longest = stopped * length(&t->at[t->n / 2]);
+	while (length(&t->at[t->n - 1]) > longest)
+		t->n--;
+	int first = outside(t->n);
+	t->n -= 2 * first;
+	memmove(t->at, &t->at[first], (size_t)t->n * sizeof(*t->at));
+	for (int i = 0; i < t->n; i++)
+		sum += length(&t->at[i]);
+	return sum / t->n;
 }
 
 /* Leaves the slices of these steps. */
@@ -262,7 +234,7 @@ static int by_value(const void *x, const void *y)
 }
 
 /* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait.
- * It may still wait for a core, so of the steps that count the lower quartile does, of two the shorter one. */
+ * It may still wait for a core, so of the steps that count the lower quartile does. */
 static void find_transfers(const Slices *all, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, all->n + 1);
@@ -286,9 +258,59 @@ static const char *path_of(const char *path, int rank, Arena *a)
 	return rank ? arena_printf(a, "%.*s.rank%d%s", (int)(end - path), path, rank, end) : path;
 }
 
+/* ---- runs ---- */
+
+/* Adds the times of x to those of the sum, which is of the same program and layout. */
+static void add_run(Steps *sum, const Steps *x)
+{
+	if (x->ops.n != sum->ops.n || x->issues.n != sum->issues.n || x->transfers.n != sum->transfers.n)
+		ice("runs of one program differ in what they trace");
+	for (int i = 0; i < sum->ops.n; i++) {
+		sum->ops.at[i].seconds += x->ops.at[i].seconds;
+		sum->ops.at[i].beside += x->ops.at[i].beside;
+	}
+	for (int i = 0; i < sum->issues.n; i++)
+		sum->issues.at[i].seconds += x->issues.at[i].seconds;
+	for (int i = 0; i < sum->transfers.n; i++)
+		sum->transfers.at[i].seconds += x->transfers.at[i].seconds;
+	sum->seconds += x->seconds;
+	sum->whole += x->whole;
+}
+
+static void divide(Steps *sum, int n)
+{
+	for (int i = 0; i < sum->ops.n; i++) {
+		sum->ops.at[i].seconds /= n;
+		sum->ops.at[i].beside /= n;
+	}
+	for (int i = 0; i < sum->issues.n; i++)
+		sum->issues.at[i].seconds /= n;
+	for (int i = 0; i < sum->transfers.n; i++)
+		sum->transfers.at[i].seconds /= n;
+	sum->seconds /= n;
+	sum->whole /= n;
+}
+
+static int by_whole(const void *x, const void *y)
+{
+	const Steps *a = x, *b = y;
+	return (a->whole > b->whole) - (a->whole < b->whole);
+}
+
+Steps steps_mean(Steps *run, int n, double *spread)
+{
+	qsort(run, (size_t)n, sizeof(*run), by_whole);
+	*spread = run[n - 1].whole / run[0].whole - 1;
+	Steps *sum = &run[outside(n)];
+	for (int i = outside(n) + 1; i < n - outside(n); i++)
+		add_run(sum, &run[i]);
+	divide(sum, n - 2 * outside(n));
+	return *sum;
+}
+
 Steps steps_copy(const Steps *s, Arena *a)
 {
-	Steps copy = {.noise = s->noise, .seconds = s->seconds, .whole = s->whole};
+	Steps copy = {.seconds = s->seconds, .whole = s->whole};
 	for (int i = 0; i < s->ops.n; i++)
 		vec_push(a, &copy.ops, s->ops.at[i]);
 	for (int i = 0; i < s->issues.n; i++)
@@ -298,11 +320,11 @@ Steps steps_copy(const Steps *s, Arena *a)
 	return copy;
 }
 
-bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d)
+bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d)
 {
 	Slices ops = {0}, issues = {0}, transfers = {0};
 	StepTimes times = {0};
-	*out = (Steps){.noise = 0};
+	*out = (Steps){.seconds = 0};
 	for (int r = 0; r < ranks; r++)
 		if (!read_rank(path_of(path, r, a), r ? NULL : &ops, r ? NULL : &issues, r ? NULL : &times, &transfers, a, d))
 			return false;
@@ -310,8 +332,7 @@ bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, 
 		diag_error(d, path, "the trace has no op of a step");
 		return false;
 	}
-	out->noise = noise_of(&times);
-	out->whole = keep_fastest(&times, shared);
+	out->whole = keep_middle(&times);
 	keep_steps(&ops, &times);
 	keep_steps(&issues, &times);
 	keep_steps(&transfers, &times);

@@ -6,6 +6,7 @@
  * grows with its collectives. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "predict/machine.h"
 
@@ -104,6 +105,40 @@ static MachineSkew deviations(const Machine *m, MachineLayout l)
 	return k;
 }
 
+static int by_value(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+	return (a > b) - (a < b);
+}
+
+/* How many times as long as k says the steps of models are that have the layout: the median.  Probes are lists of ops
+ * that have little in common, of which a step has other ratios than of a model; 1: no model was measured. */
+static double of_models(const Machine *m, MachineLayout l, MachineSkew k)
+{
+	Arena *a = arena_new();
+	double *ratio = NEW_N(a, double, m->n_steps + 1), least = least_step(m, l), median = 1;
+	int n = 0;
+	for (int i = 0; i < m->n_steps; i++) {
+		const MachineStep *s = &m->step[i];
+		bool probe = !strncmp(s->program, MACHINE_PROBE, strlen(MACHINE_PROBE));
+		if (machine_same_layout(s->layout, l) && !probe && s->rest >= least)
+			ratio[n++] = s->rest / (k.times * s->ops + k.each * s->collectives);
+	}
+	qsort(ratio, (size_t)n, sizeof(*ratio), by_value);
+	if (n)
+		median = (ratio[(n - 1) / 2] + ratio[n / 2]) / 2;
+	arena_free(a);
+	return median;
+}
+
+/* What all steps say, of which those of models say how long they are together. */
+static MachineSkew skew_of(const Machine *m, MachineLayout l)
+{
+	MachineSkew k = deviations(m, l);
+	double times = of_models(m, l, k);
+	return (MachineSkew){fmax(times * k.times, 1), times * k.each};
+}
+
 MachineSkew machine_skew(const Machine *m, MachineLayout l)
 {
 	const MachineStep *near = NULL;
@@ -113,5 +148,5 @@ MachineSkew machine_skew(const Machine *m, MachineLayout l)
 		if (like && (!near || distance(s->layout, l) < distance(near->layout, l)))
 			near = s;
 	}
-	return near ? deviations(m, near->layout) : (MachineSkew){1, 0};
+	return near ? skew_of(m, near->layout) : (MachineSkew){1, 0};
 }

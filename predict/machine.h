@@ -41,11 +41,12 @@ typedef struct MachineCollective {
 /* A measured step of a program on CPUs.  Of more ranks than cores, `ops` is as many times what they take of a core as
  * there are turns. */
 typedef struct MachineStep {
-	const char *program; /* what tells it from others */
+	const char *program; /* what tells it from others; MACHINE_PROBE in front: no model's */
 	MachineLayout layout;
 	int collectives;     /* of several ranks */
 	double ops, rest;    /* seconds: of its ops together; of the step without what its collectives take */
 } MachineStep;
+#define MACHINE_PROBE "probe "
 /* Of CPUs: how many times as long as its ops alone a step takes, and seconds more for each of its collectives. */
 typedef struct MachineSkew { double times, each; } MachineSkew;
 

@@ -5,10 +5,11 @@ usage: tests/predict/searched.py SHARDC DIR [--rounds N] [--models A,B] [--machi
 
 For each policy by hand the search has the memory that its plan takes, and what it finds is compared with that policy:
 it may need no more memory, and must be as fast, but for noise.  A rank for each core; programs take turns, a round is
-a run of each, of which the fastest steps count (workloads.py), and what counts is the ratio of both in a round.  How noisy a row is, its own rounds say: a policy by hand
-is faster where all rounds but one say so, which equal programs do in a row of 11 rounds 6 times of 1,000, and where the
-median does by more than NOISE.  --machine: a file of an earlier run; else this machine is calibrated first, with the ops
-of the models.  It ends with 1 when a policy by hand is faster or needs less memory."""
+a run of each, of which the middle half of the steps counts (workloads.py), and what counts is the ratio of both in a
+round.  How noisy a row is, its own rounds say: a policy by hand is faster where all rounds but one say so, which equal
+programs do in a row of 11 rounds 6 times of 1,000, and where the median does by more than NOISE.  --machine: a file of an
+earlier run; else this machine is calibrated first, with the ops of the models.  It ends with 1 when a policy by hand is
+faster or needs less memory."""
 import argparse
 import pathlib
 import statistics

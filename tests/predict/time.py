@@ -4,27 +4,35 @@
 usage: tests/predict/time.py SHARDC DIR [--turns N] [--only REGEX] [--machines FOLDER] [--json FILE.jsonl]
 
 Each case is a model and flags at 1, 2 and 4 ranks, with all cores shared out; where the processor multiplies bf16, one of
-each model does so.  Models take N turns.  In each, the model is calibrated into DIR/MODEL.json, and behind that all of its
-cases run, RUNS times.  The processors of a virtual machine have several speeds, by what others compute on their cores and
-by where its host puts them: for tenths of a second, for seconds, and for minutes.  So on both sides the fastest steps
-count, those of the fastest run of all turns: a calibration leaves in the file what was faster in an earlier turn.  By how
-much the mean step of all runs was longer is said below the table.
-Of some cases the calibration measures the very program; errors of these and of the others are also shown apart.
---machines: MODEL.json in this folder is a model's file, and nothing is calibrated.
-The table goes to standard output, and each row with all its runs to --json.  It ends with 1 when a bar is missed."""
+each model does so.  A model is calibrated in up to four variants: as it is, at half its batch, recomputing blocks, in bf16.
+These calibrations, into DIR/MODEL-VARIANT.json, and all cases of the model share the machine in slices (slices.py): others
+compute on the processors of a virtual machine, and its host moves them, for tenths of a second up to minutes, and what is
+compared has to meet the same times.  A slice counts by the middle half of its steps, a turn by that of its slices, as
+calibration counts runs; and what is compared are the means of N turns, of what was measured and of what was predicted.
+Of some cases the calibration measures the very program, so only the others can show that a prediction is wrong: errors are
+also shown apart, and the bar of the mean holds for these as well.
+--machines: the files are in this folder, and nothing is calibrated.
+The table goes to standard output, and each row with all its turns to --json.  It ends with 1 when a bar is missed."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import sys
 
-from workloads import NAMES, RANKS, WITHOUT_BLOCKS, Program, calibrate, has_bf16_units, ids_of, words_of
+from slices import Sliced
+from workloads import NAMES, RANKS, WITHOUT_BLOCKS, Program, calibrate, middle, has_bf16_units, ids_of, variants_of, words_of
 
 MEAN, WORST, ORDER = 0.05, 0.12, 0.95
-RUNS = 2  # of a case in a turn
+SLICE, SLICE_STEPS = 0.2, 8  # seconds of a slice, and steps that it has, both at least
+STARTS, FIRST = 50, 5        # slices in which a program may start, and steps that it has to log in them
+SHARE = 1 / 15               # of the seconds of calibrations, which each case beside them has
+ALONE = 3                    # seconds that each case has where nothing is calibrated
+ENDLESS = 10**6              # steps: a case ends when it is told to
 # flags, whether at half the batch; of models without blocks and of those with some
 COMMON = [("", False), ("", True), ("--wrap=each --strategy=shard_grad_op", False),
           ("--wrap=none --strategy=no_shard --optimizer=sgd:momentum", False)]
@@ -35,11 +43,18 @@ CASES = [(name, flags, half) for name in NAMES
          for flags, half in [*(PLAIN if name in WITHOUT_BLOCKS else BLOCKS), *HALF]]
 
 
-CALIBRATED = ("", "--remat=block", "--param-dtype=bf16")  # flags of programs that workloads.calibrate measures
-
-
 def title(name, flags, half):
     return " ".join(filter(None, [name, "at half its batch" if half else "", flags]))
+
+
+def variant_of(name, flags, half):
+    """The variant of the model that has the ops of this case."""
+    variants = variants_of(name)
+    return next((v for v in variants if v[1:] == (half, flags.split())), variants[0])
+
+
+def file_of(name, variant):
+    return f"{name}-{variant}.json" if variant else f"{name}.json"
 
 
 def show(rows):
@@ -55,8 +70,6 @@ def show(rows):
         if errors:
             print(f"{what}: {len(errors)} rows, mean error {sum(errors) / len(errors):.1%}, worst {max(errors):.0%}, within "
                   f"{WORST:.0%} {sum(e <= WORST for e in errors)}")
-    print(f"steps of all runs took {statistics.mean(r['mean_ms'] / r['measured_ms'] for r in rows) - 1:.0%} longer on average "
-          "than the fastest")
 
 
 def order(rows):
@@ -67,86 +80,131 @@ def order(rows):
 
 
 class Row:
-    """A case at some ranks: the ms of its runs in each turn, of the fastest steps and of all, and what is predicted now."""
+    """A case at some ranks: the ms of its steps as they were measured and predicted in each turn."""
 
-    def __init__(self, case, program, ranks):
-        self.case, self.program, self.ranks = case, program, ranks
-        self.runs, self.means, self.predicted, self.evidence = [], [], 0, {}
+    def __init__(self, case, program, ranks, cores):
+        self.case, self.program, self.ranks, self.cores = case, program, ranks, cores
+        self.measured, self.predicted, self.evidence = [], [], {}
 
     def predict(self, machine):
         found = self.program.plan(machine, self.ranks)["prediction"]
-        self.predicted, self.evidence = found["step_ms"], found["evidence_ms"]
+        self.predicted.append(found["step_ms"])
+        self.evidence = found["evidence_ms"]
 
-    def run(self, cores):
-        self.runs[-1].append(self.program.run(self.ranks, cores))
-        self.means.append(self.program.last[self.ranks])
+    def begin(self, stack):
+        """Starts the program, which ends with the stack at the latest, and leaves it stopped behind its first steps."""
+        self.sliced = stack.enter_context(Sliced(self.program.command(self.ranks, self.cores, ENDLESS)))
+        for _ in range(STARTS):
+            self.sliced.slice(SLICE)
+            steps = self.program.steps(self.ranks)
+            if len(steps) >= FIRST:
+                self.seconds = max(SLICE, SLICE_STEPS * statistics.median(steps) / 1000)
+                self.ends = [self.program.logged(self.ranks)]
+                return
+        sys.exit(f"{title(*self.case)} on {self.ranks} ranks does not start: {self.sliced.complaint()}")
+
+    def slice(self):
+        self.sliced.slice(self.seconds)
+        self.ends.append(self.program.logged(self.ranks))
+        return self.seconds
+
+    def had(self):
+        """The seconds of its slices."""
+        return self.seconds * len(self.ends)
+
+    def end(self):
+        if not self.sliced.runs():
+            sys.exit(self.sliced.complaint())
+        self.sliced.end()
+        # the first step of a slice was stopped in its middle
+        slices = [self.program.steps(self.ranks, a, b)[1:] for a, b in zip(self.ends, self.ends[1:])]
+        # in a slice without a step that began in it, one takes as long at least
+        self.measured.append(middle([middle(s) if s else 1000 * self.seconds for s in slices]))
 
     def result(self):
-        least = min(ms for runs in self.runs for ms in runs)
-        return {"model": self.case[0], "case": title(*self.case), "ranks": self.ranks, "measured_ms": least,
-                "predicted_ms": self.predicted, "error": self.predicted / least - 1, "runs": self.runs,
-                "mean_ms": statistics.mean(self.means), "calibrated": self.case[1] in CALIBRATED,
+        measured, predicted = statistics.mean(self.measured), statistics.mean(self.predicted)
+        return {"model": self.case[0], "case": title(*self.case), "ranks": self.ranks, "measured_ms": measured,
+                "predicted_ms": predicted, "error": predicted / measured - 1, "measured": self.measured,
+                "predicted": self.predicted, "calibrated": self.case[1].split() == variant_of(*self.case)[2],
                 "evidence_ms": self.evidence}
 
 
-def take_turn(rows, cores, machine_of):
-    """machine_of(model): a machine file in which the model's ops were measured now and in the turns before."""
+def share_machine(rows, commands):
+    """Runs these cases in slices, beside calibrations until all of them have ended; without any for ALONE."""
+    with contextlib.ExitStack() as stack:
+        for r in rows:
+            r.begin(stack)
+        longest = max(r.seconds for r in rows)
+        calibrations = [stack.enter_context(Sliced(words)) for words in commands]
+        owed = 0 if commands else ALONE * len(rows)
+        while owed > 0 or any(c.runs() for c in calibrations):
+            for c in filter(Sliced.runs, calibrations):
+                c.slice(longest)
+                owed += longest * len(rows) * SHARE
+            while owed > 0:
+                owed -= min(rows, key=Row.had).slice()
+        for r in rows:
+            r.end()
+        for c in calibrations:
+            if c.process.returncode:
+                sys.exit(c.complaint())
+            print(re.sub("^.*/", "", c.output()), end="", flush=True)
+
+
+def take_turn(rows, shardc, folder, machines):
+    """machines: the folder of files that are there; None: each model is calibrated beside its cases."""
     for name in dict.fromkeys(r.case[0] for r in rows):
-        machine, of_model = machine_of(name), [r for r in rows if r.case[0] == name]
+        of_model = [r for r in rows if r.case[0] == name]
+        variants = [v for v in variants_of(name) if any(variant_of(*r.case) == v for r in of_model)]
+        commands = []
+        for variant, half, flags in variants if not machines else []:
+            own = folder / file_of(name, variant)
+            shutil.copy(folder / "machine.json", own)
+            commands.append([shardc, "calibrate", "-o", own, *words_of(name, half, folder), *flags])
+        share_machine(of_model, commands)
         for r in of_model:
-            r.runs.append([])
-        for _ in range(RUNS):
-            for r in of_model:
-                r.run(cores)
-        for r in of_model:
-            r.predict(machine)
+            r.predict((machines or folder) / file_of(name, variant_of(*r.case)[0]))
 
 
 def judge(rows):
-    """Prints the table; returns whether a bar is missed."""
+    """Prints the table; returns whether a bar is missed, of all rows and of those that no calibration measured itself."""
     show(rows)
+    turns = [abs(p / m - 1) for r in rows for p, m in zip(r["predicted"], r["measured"])]
+    print(f"each turn by itself: mean error {statistics.mean(turns):.1%}, worst {max(turns):.0%}")
     pairs, kept = order(rows)
     print(f"pairs of one model that differ by more than 5%: {kept} of {pairs} are predicted in their order")
-    errors = [abs(r["error"]) for r in rows]
-    return sum(errors) / len(errors) > MEAN or max(errors) > WORST or kept < ORDER * pairs
+    errors, others = [abs(r["error"]) for r in rows], [abs(r["error"]) for r in rows if not r["calibrated"]]
+    return max(map(statistics.mean, filter(None, (errors, others)))) > MEAN or max(errors) > WORST or kept < ORDER * pairs
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
-    p.add_argument("--turns", type=int, default=3)
+    p.add_argument("--turns", type=int, default=2)
     p.add_argument("--only", default="")
     p.add_argument("--machines", type=pathlib.Path)
     p.add_argument("--json", type=pathlib.Path)
     o = p.parse_args()
     shardc, folder = o.shardc.resolve(), o.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends what it has stopped, as Ctrl-C does
     cases = [c for c in CASES if re.search(o.only, title(*c))]
-    machine = folder / "machine.json"
-    missing = [name for name, *_ in cases if o.machines and not (o.machines / f"{name}.json").exists()]
+    files = [*dict.fromkeys(file_of(c[0], variant_of(*c)[0]) for c in cases)]
+    missing = [file for file in files if o.machines and not (o.machines / file).exists()]
     if missing:
-        sys.exit(f"{o.machines} has no machine file of {', '.join(dict.fromkeys(missing))}")
+        sys.exit(f"{o.machines} has no {', '.join(missing)}")
     if not o.machines:
-        for file in [machine, *(folder / f"{name}.json" for name in NAMES)]:
-            file.unlink(missing_ok=True)
-        calibrate(shardc, folder, machine, [])
+        for file in ("machine.json", *files):
+            (folder / file).unlink(missing_ok=True)
+        calibrate(shardc, folder, folder / "machine.json", [])
     cores = len(os.sched_getaffinity(0))
     rows = []
     for i, (name, flags, half) in enumerate(cases):
         program = Program(shardc, folder / f"case{i}", words_of(name, half, folder), flags.split(), ids_of(name))
-        rows += [Row((name, flags, half), program, ranks) for ranks in RANKS]
-
-    def machine_of(name):
-        own = (o.machines or folder) / f"{name}.json"
-        if not own.exists() and not o.machines:
-            shutil.copy(machine, own)
-        if not o.machines:
-            calibrate(shardc, folder, own, [name])
-        return own
-
+        rows += [Row((name, flags, half), program, ranks, cores) for ranks in RANKS]
     for _ in range(o.turns):
-        take_turn(rows, cores, machine_of)
+        take_turn(rows, shardc, folder, o.machines)
         results = [r.result() for r in rows]
         if o.json:  # after each turn, so that nothing is lost where a run dies
             o.json.write_text("".join(json.dumps(r) + "\n" for r in results))

@@ -2,7 +2,6 @@
 import dataclasses
 import json
 import logging
-import math
 import pathlib
 import re
 import statistics
@@ -22,7 +21,6 @@ from models import Case  # noqa: E402
 LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
 STEPS, WARM = 19, 3  # of a run, at least; those that are left out
-FASTEST, TOGETHER = 2, 100  # steps, and ms of steps in a row: as in calibrate/steps.c
 LONG = 1000  # ms that a run takes at least, but for the first one
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
@@ -81,6 +79,12 @@ def words_of(name, half, folder):
     return [path, LOSS]
 
 
+def middle(values):
+    """The mean of the middle half, as calibration takes it of the steps of a run and of runs (calibrate/private.h)."""
+    outside = len(values) // 4
+    return statistics.mean(sorted(values)[outside:len(values) - outside])
+
+
 class Program:
     """A model and flags, compiled, with random samples for the most ranks."""
 
@@ -107,20 +111,30 @@ class Program:
             words += ["--data", f"{s['name']}={path}"]
         return words
 
+    def log(self, ranks):
+        return self.folder / f"log{ranks}.jsonl"
+
+    def command(self, ranks, cores, count):
+        """The command line that trains so many steps, all cores shared out, into a new log."""
+        self.log(ranks).unlink(missing_ok=True)
+        return [self.folder / "train", *self.data, "--steps", count, "--lr", "1e-6", "--ranks", ranks, "--threads",
+                max(cores // ranks, 1), "--log", self.log(ranks)]
+
+    def logged(self, ranks):
+        """How long the log is now."""
+        return self.log(ranks).stat().st_size if self.log(ranks).exists() else 0
+
+    def steps(self, ranks, begin=0, end=None):
+        """The ms of the steps in the log, or in a part of it."""
+        text = self.log(ranks).read_bytes()[begin:end] if self.logged(ranks) else b""
+        lines = text[:text.rfind(b"\n") + 1].splitlines()  # the last one may be half written
+        return [row["step_ms"] for row in map(json.loads, lines) if "step_ms" in row and "step" in row]
+
     def run(self, ranks, cores):
-        """Trains some steps; returns the time of one as calibration takes it (calibrate/private.h): the mean of the two
-        fastest, and of ranks that take turns on cores that of the fastest in a row that take 0.1 s."""
-        log = self.folder / "log.jsonl"
-        log.unlink(missing_ok=True)
-        count = max(STEPS, int(LONG / self.last.get(ranks, LONG)))
-        call(self.folder / "train", *self.data, "--steps", count, "--lr", "1e-6", "--ranks", ranks, "--threads",
-             max(cores // ranks, 1), "--log", log)
-        steps = [row["step_ms"] for row in map(json.loads, log.open()) if "step_ms" in row and "step" in row][WARM:]
-        self.last[ranks] = statistics.mean(steps)
-        if ranks <= cores:
-            return statistics.mean(sorted(steps)[:FASTEST])
-        together = min(max(math.ceil(TOGETHER / self.last[ranks]), FASTEST), len(steps))
-        return min(statistics.mean(steps[i:i + together]) for i in range(len(steps) - together + 1))
+        """Trains some steps; returns the time of one."""
+        call(*self.command(ranks, cores, max(STEPS, int(LONG / self.last.get(ranks, LONG)))))
+        self.last[ranks] = middle(self.steps(ranks)[WARM:])
+        return self.last[ranks]
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
@@ -144,18 +158,20 @@ def cores_of(machine):
     return int(json.loads(machine.read_text())["ranks_per_host"][0])
 
 
+# Programs of a model that have ops of their own: name, whether at half the batch, flags.
+VARIANTS = [("", False, []), ("half", True, []), ("again", False, ["--remat=block"]), ("bf16", False, ["--param-dtype=bf16"])]
+
+
+def variants_of(name):
+    """Those of a model that has blocks or not, on this processor."""
+    return [v for v in VARIANTS if (v[0] != "again" or name not in WITHOUT_BLOCKS) and (v[0] != "bf16" or has_bf16_units())]
+
+
 def calibrate(shardc, folder, machine, names):
-    """Measures this machine, unless the file is there, and adds the ops of the models at both of their batches, as they are
-    where blocks are recomputed, and in bf16 where the processor multiplies so; what is there already becomes faster where
-    it is now."""
+    """Measures this machine, unless the file is there, and adds the ops of the models in all variants."""
     if not machine.exists():
         print(call(shardc, "calibrate", "-o", machine), end="", flush=True)
     for name in names:
-        variants = [("", words_of(name, False, folder)), (" at half its batch", words_of(name, True, folder))]
-        if name not in WITHOUT_BLOCKS:
-            variants.append((" recomputing", [*words_of(name, False, folder), "--remat=block"]))
-        if has_bf16_units():
-            variants.append((" in bf16", [*words_of(name, False, folder), "--param-dtype=bf16"]))
-        for title, words in variants:
-            said = call(shardc, "calibrate", "-o", machine, *words)
-            print(f"{name}{title}: {re.sub('^.*?: ', '', said)}", end="", flush=True)
+        for variant, half, flags in variants_of(name):
+            said = call(shardc, "calibrate", "-o", machine, *words_of(name, half, folder), *flags)
+            print(f"{name} {variant}: {re.sub('^.*?: ', '', said)}", end="", flush=True)

@@ -48,7 +48,7 @@ static void traces(void)
 	const char *other = arena_printf(a, "%.*s.rank1.json", (int)strlen(path) - 5, path);
 	write_trace(path, first);
 	write_trace(other, second);
-	if (!steps_read(path, 2, false, &s, a, &d))
+	if (!steps_read(path, 2, &s, a, &d))
 		UNIT_END("the traces are not read");
 	CU_ASSERT_EQUAL_FATAL(s.ops.n, 3);
 	CU_ASSERT(equal(s.ops.at[1].seconds, 40e-6));
@@ -67,7 +67,7 @@ static void traces(void)
 }
 
 /* Steps, one behind the other: of so many us, all of them an op's. */
-static Steps read_steps(const int *us, int n, bool shared, Arena *a)
+static Steps read_steps(const int *us, int n, Arena *a)
 {
 	Diag d = {.out = stderr};
 	Steps s = {0};
@@ -83,27 +83,47 @@ static Steps read_steps(const int *us, int n, bool shared, Arena *a)
 	}
 	fprintf(f, "]}\n");
 	fclose(f);
-	CU_ASSERT(steps_read(path, 1, shared, &s, a, &d));
+	CU_ASSERT(steps_read(path, 1, &s, a, &d));
 	return s;
 }
 
-/* The two fastest steps count, wherever they are; of ranks that take turns the fastest in a row. */
-static void fastest(void)
+/* Of a run's steps the middle half counts, without one in which the program was stopped. */
+static void middle(void)
 {
-	static const int apart[] = {900, 400, 800, 100, 700, 300, 1200}, slow[] = {20000, 60000, 20000, 60000, 30000, 30000,
-		30000, 60000, 60000, 40000, 40000}, few[] = {200};
+	static const int seven[] = {900, 400, 800, 100, 700, 300, 9000}, stopped[] = {9000, 600, 9000, 600, 9000, 500, 700},
+		few[] = {200};
 	Arena *a = arena_new();
-	Steps s = read_steps(apart, COUNT_OF(apart), false, a);
-	CU_ASSERT(equal(s.whole, 200e-6) && equal(s.seconds, 200e-6) && equal(s.ops.at[0].seconds, 200e-6));
-	CU_ASSERT(equal(s.noise, 6));
+	Steps s = read_steps(seven, COUNT_OF(seven), a);
+	CU_ASSERT(equal(s.whole, 550e-6) && equal(s.seconds, 550e-6) && equal(s.ops.at[0].seconds, 550e-6));
 	CU_ASSERT_EQUAL_FATAL(s.transfers.n, 1);
-	CU_ASSERT(equal(s.transfers.at[0].seconds, 50e-6));
-	s = read_steps(slow, COUNT_OF(slow), true, a);
-	CU_ASSERT(equal(s.whole, 30e-3) && equal(s.ops.at[0].seconds, 30e-3));
-	s = read_steps(apart, COUNT_OF(apart), true, a); /* together they take less than 0.1 s: all count */
-	CU_ASSERT(equal(s.whole, 4400e-6 / COUNT_OF(apart)));
-	s = read_steps(few, COUNT_OF(few), false, a);
+	CU_ASSERT(equal(s.transfers.at[0].seconds, 200e-6)); /* the quartile of 150, 200, 350 and 400 */
+	s = read_steps(stopped, COUNT_OF(stopped), a);
+	CU_ASSERT(equal(s.whole, 600e-6) && equal(s.ops.at[0].seconds, 600e-6));
+	s = read_steps(few, COUNT_OF(few), a);
 	CU_ASSERT(equal(s.whole, 200e-6));
+	arena_free(a);
+}
+
+/* Of runs, too: what is between the shortest and the longest quarter. */
+static void mean_of_runs(void)
+{
+	static const int us[][2] = {{500, 500}, {100, 100}, {800, 600}, {300, 300}, {9000, 9000}};
+	Arena *a = arena_new();
+	Steps run[COUNT_OF(us)];
+	double spread;
+	for (int i = 0; i < COUNT_OF(us); i++) {
+		Steps s = read_steps(us[i], 2, a);
+		run[i] = steps_copy(&s, a);
+		run[i].ops.at[0].beside = 0.1 * i;
+		vec_push(a, &run[i].issues, ((StepOp){0, 1e-6 * i, 0}));
+	}
+	Steps s = steps_mean(run, COUNT_OF(us), &spread); /* 300, 500 and 700: runs 3, 0 and 2 */
+	CU_ASSERT(equal(s.whole, 500e-6) && equal(s.seconds, 500e-6) && equal(s.ops.at[0].seconds, 500e-6));
+	CU_ASSERT(equal(s.transfers.at[0].seconds, (150e-6 + 250e-6 + 300e-6) / 3));
+	CU_ASSERT(equal(s.ops.at[0].beside, 0.5 / 3) && equal(s.issues.at[0].seconds, 5e-6 / 3));
+	CU_ASSERT(equal(spread, 89));
+	s = steps_mean(run, 1, &spread);
+	CU_ASSERT(equal(s.whole, 100e-6) && spread == 0);
 	arena_free(a);
 }
 
@@ -253,6 +273,19 @@ static void short_steps(void)
 	CU_ASSERT(like(machine_skew(&m, (MachineLayout){2, 1}), (MachineSkew){6, 0}));
 }
 
+/* Probes say how much collectives add to ops, and the steps of models how long both are together. */
+static void steps_of_models(void)
+{
+	MachineStep step[] = {{"probe a", {2, 1}, 0, 1, 1.2}, {"probe b", {2, 1}, 10, 1, 1.3}, {"c", {2, 1}, 5, 1, 1.125},
+		{"probe d", {2, 1}, 20, 2, 2.6}};
+	Machine m = {.of[MACHINE_RANKS] = 2, .step = step, .n_steps = COUNT_OF(step)};
+	MachineSkew s = machine_skew(&m, (MachineLayout){2, 1});
+	CU_ASSERT(fabs(s.times - 1.08) < 2e-3 && fabs(s.each - 0.009) < 1e-3 && equal(s.times + 5 * s.each, 1.125));
+	step[2].rest = 0.625; /* ops alone take a second */
+	s = machine_skew(&m, (MachineLayout){2, 1});
+	CU_ASSERT(s.times == 1 && s.each > 0 && s.each < 0.009);
+}
+
 static void cores(void)
 {
 	Arena *a = arena_new();
@@ -315,7 +348,7 @@ static Measured measure_all(const Host *h, const Module *m, const Options *o, do
 	return all;
 }
 
-/* Every second op took longer on one layout and less time on the other: there are no rows of both runs. */
+/* What was measured now replaces what the file had; the rest of it stays. */
 static void again(void)
 {
 	Arena *a = arena_new();
@@ -332,22 +365,25 @@ static void again(void)
 	const Module *m = v.of[VARIANT_ONLY];
 	Measured then = measure_all(&h, m, &o, 2, 0.5, a), now = measure_all(&h, m, &o, 1, 1, a),
 		all = measure_all(&h, m, &o, 1, 1, a);
-	MachineKernel *row = NEW_N(a, MachineKernel, then.kernels.n);
-	MachineStep old[] = {{"slower", {2, 1}, 0, 1, 2}, {"faster", {2, 1}, 0, 1, 1.5}};
+	MachineKernel *row = NEW_N(a, MachineKernel, then.kernels.n + 1);
+	MachineStep old[] = {{"both", {2, 1}, 0, 1, 1.5}, {"then", {2, 1}, 0, 1, 2}};
+	MachineCollective talked[] = {{RT_ALL_GATHER, 2, 8, 1e-6, COMM_SHM}, {RT_ALL_GATHER, 2, 16, 2e-6, COMM_SHM}};
 	for (int i = 0; i < then.kernels.n; i++)
 		row[i] = then.kernels.at[i].row;
-	MeasuredRun run = {&(RunAs){.layout = {2, 1}, .turns = 1}, &(Steps){.seconds = 1, .whole = 1.75}};
-	measured_step(&all, "slower", m, &o, run, a);
-	measured_step(&all, "faster", m, &o, run, a);
-	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n, .step = old, .n_steps = 2}, a);
-	CU_ASSERT_EQUAL(all.kernels.n, then.kernels.n);
-	for (int i = 0; i < all.kernels.n; i++) {
-		const Measured *kept = all.kernels.at[i].row.layout.ranks == 1 ? &now : &then;
-		CU_ASSERT_EQUAL(all.kernels.at[i].row.seconds, kept->kernels.at[i].row.seconds);
-	}
-	CU_ASSERT_EQUAL_FATAL(all.steps.n, 2);
-	CU_ASSERT_EQUAL(all.steps.at[0].rest, 1.75);
-	CU_ASSERT_EQUAL(all.steps.at[1].rest, 1.5);
+	row[then.kernels.n] = (MachineKernel){.op = "other", .kind = "other", .layout = {1, 1}, .seconds = 3};
+	Steps step = {.seconds = 1, .whole = 1.75};
+	vec_push(a, &step.transfers, ((StepTransfer){RT_ALL_GATHER, 8, 5e-6}));
+	MeasuredRun run = {&(RunAs){.yields = YIELDS_COLLECTIVES, .layout = {2, 1}, .comm = COMM_SHM, .turns = 1}, &step};
+	measured_add(&all, m, &o, run, a);
+	measured_step(&all, "both", m, &o, run, a);
+	measured_join(&all, &(Machine){.kernel = row, .n_kernels = then.kernels.n + 1, .step = old, .n_steps = 2,
+		.collective = talked, .n_collectives = 2}, a);
+	CU_ASSERT_EQUAL_FATAL(all.kernels.n, now.kernels.n + 1);
+	for (int i = 0; i < now.kernels.n; i++)
+		CU_ASSERT_EQUAL(all.kernels.at[i].row.seconds, now.kernels.at[i].row.seconds);
+	CU_ASSERT_EQUAL(all.kernels.at[now.kernels.n].row.seconds, 3);
+	CU_ASSERT(all.steps.n == 2 && equal(all.steps.at[0].rest, 1.75 - 5e-6) && all.steps.at[1].rest == 2);
+	CU_ASSERT(all.collectives.n == 2 && all.collectives.at[0].seconds == 5e-6 && all.collectives.at[1].seconds == 2e-6);
 	ir_module_free(v.of[VARIANT_ONLY]);
 	arena_free(a);
 }
@@ -367,11 +403,13 @@ void suite_calibrate(void)
 {
 	CU_pSuite s = CU_add_suite("calibrate", make_file, remove_file);
 	CU_add_test(s, "what traces say", traces);
-	CU_add_test(s, "the fastest steps", fastest);
+	CU_add_test(s, "steps in the middle", middle);
+	CU_add_test(s, "runs in the middle", mean_of_runs);
 	CU_add_test(s, "a machine of cores", cores);
 	CU_add_test(s, "a machine of GPUs", gpus);
 	CU_add_test(s, "steps that do not say all", odd_steps);
 	CU_add_test(s, "steps that were disturbed", disturbed_steps);
 	CU_add_test(s, "short steps", short_steps);
+	CU_add_test(s, "steps of models beside those of probes", steps_of_models);
 	CU_add_test(s, "what was measured before", again);
 }
