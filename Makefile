@@ -350,7 +350,7 @@ threads: all $(VENV)/ready
 	$(PYTHON) tests/predict/threads.py $(BUILD)/shardc $(BUILD)/threads $(THREADS)
 
 ## predict-time: predicted beside measured steps of 50 cases, and of 10 in bf16 where the processor multiplies that, on
-##   this machine, which it calibrates in between (45 minutes; PREDICT="--turns 1 --only gpt2": a part of it)
+##   this machine, which it calibrates at the same time (35 minutes; PREDICT="--only gpt2": a part of it)
 predict-time: all $(VENV)/ready
 	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time $(PREDICT)
 ## searched: what --wrap=auto finds beside policies by hand, as their programs run on this machine (a quarter of an hour)

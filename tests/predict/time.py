@@ -181,7 +181,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
-    p.add_argument("--turns", type=int, default=2)
+    p.add_argument("--turns", type=int, default=1)
     p.add_argument("--only", default="")
     p.add_argument("--machines", type=pathlib.Path)
     p.add_argument("--json", type=pathlib.Path)
