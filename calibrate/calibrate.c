@@ -17,8 +17,9 @@
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
 /* How often a program runs in each way: at least, and at most until what was traced in all ways takes so many seconds.
- * Runs behind the first one have as many steps as fill `run` seconds: many short runs, each way in turn, meet fast and
- * slow times of the machine alike.  A probe's rows are corrected by others, a model's stand alone. */
+ * Runs behind the first one have as many steps as fill `run` seconds, and as many as the first one has at least: where
+ * steps are short enough, many short runs, each way in turn, meet fast and slow times of the machine alike.  A probe's
+ * rows are corrected by others, a model's stand alone. */
 typedef struct Rounds { int least, most; double seconds, run; } Rounds;
 enum { ROUNDS_MAX = 12 };
 static const Rounds probe_rounds = {2, 2, 0, 0}, model_rounds = {2, ROUNDS_MAX, 8, 0.4};
@@ -26,7 +27,6 @@ enum { HALVINGS_MOST = 16 };
 /* Steps that are traced: at least, at most, and as many as have so many ops. */
 enum { CPU_STEPS = 10, GPU_STEPS = 8, MOST_STEPS = 256, MOST_OPS = 100000 };
 static const double noisy = 0.25;
-static const double tiny = 1e-3; /* seconds: shorter steps wake threads more than they compute */
 
 typedef struct Calibration {
 	const CodegenTarget *target;
@@ -37,7 +37,7 @@ typedef struct Calibration {
 	int n_runs;
 	const char *without_mpi; /* why no program runs over mpi; NULL: they do */
 	int halvings;            /* of the sizes of probes, so that they fit a GPU */
-	bool probes;             /* are what is measured now */
+	bool probes;             /* probe programs are being measured, no model */
 	const Machine *old;      /* the file to which a model is added; NULL: the machine is measured */
 	Measured all;
 	Arena *a;
@@ -142,7 +142,7 @@ static void add_recorded(Calibration *c, const char *name, const Module *m, cons
 		if (!of[i].n)
 			continue;
 		mean[i] = steps_mean(of[i].run, of[i].n, &spread);
-		c->all.spread = mean[i].whole >= tiny ? MAX(c->all.spread, spread) : c->all.spread;
+		c->all.spread = mean[i].whole >= MACHINE_TINY ? MAX(c->all.spread, spread) : c->all.spread;
 	}
 	for (int i = 0; i < c->n_runs; i++) {
 		const RunAs *as = &c->run[i];
@@ -284,15 +284,15 @@ static void say_left_out(const Calibration *c)
 static void say(const Calibration *c, const Options *o, double seconds)
 {
 	double spread = 100 * c->all.spread;
-	printf("%s: %d measured kernels and %d collectives on %d %s in %.0f s; steps of one program differ by at most %.0f%% "
-		"between its runs\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->host.ranks, ranks_text(&c->host),
-		seconds, spread);
+	printf("%s: %d measured kernels and %d collectives on %d %s in %.0f s; steps of one program differ by at most "
+		"%.0f%% between runs that count\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->host.ranks,
+		ranks_text(&c->host), seconds, spread);
 	if (!c->old)
 		say_left_out(c);
 	if (c->all.spread > noisy)
 		diag_warn(c->d, "shardc calibrate", "steps of one program were %.0f%% longer in one run than in another: other "
-			"programs have the %s, so predictions are of a machine that they go on to share; calibrate again when it is free",
-			spread, c->host.cuda ? "GPUs" : "processors");
+			"programs have the %s, and predictions are of a machine that they go on to share; calibrate again when it "
+			"is free", spread, c->host.cuda ? "GPUs" : "processors");
 }
 
 static bool measure_machine(Calibration *c)

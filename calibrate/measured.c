@@ -50,7 +50,8 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, const
 	*mean += (like->seconds - *mean) / ++row->n;
 }
 
-/* One row for each kind, communicator, size and number of ranks: the first. */
+/* One row for each kind, communicator, size and number of ranks: the first, so a model's before a probe's, and what was
+ * measured now before an older file's. */
 static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
@@ -173,7 +174,7 @@ void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredR
 
 /* ---- whole steps ---- */
 
-/* One row for each program and layout: the first. */
+/* One row for each program and layout: the first, as of collectives. */
 static void add_step(Measured *all, MachineStep x, Arena *a)
 {
 	for (int i = 0; i < all->steps.n; i++) {

@@ -86,13 +86,14 @@ typedef struct Steps {
 	double whole;        /* of a step, from its begin to its end */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  The middle
- * half of its steps by their length counts, without those of more than three times the median, in which something stopped
- * the program.  Each number is the mean over the same steps, of collectives the lower quartile.  Ops and whole steps are
- * the first rank's, ops of ranks that take turns on cores in the time that they have one.  False after messages. */
+ * half of its steps by their length counts, without those of more than three times the median, in which something
+ * stopped the program.  Each number is the mean over the same steps, of collectives the lower quartile.  Ops and whole
+ * steps are the first rank's, ops of ranks that take turns on cores in the time that they have one.  False after
+ * messages. */
 bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d);
 /* The mean over the middle half of n > 0 runs of one program in one layout by the length of their steps; all of fewer
  * than four count.  It lies in one of the runs, whose order changes.  *spread: by how much the steps of the slowest run
- * are longer than those of the fastest, as a share. */
+ * that counts are longer than those of the fastest, as a share. */
 Steps steps_mean(Steps *run, int n, double *spread);
 Steps steps_copy(const Steps *s, Arena *a);
 
@@ -105,7 +106,7 @@ typedef struct Measured {
 	VEC(MachineCollective) collectives;
 	VEC(MachineStep) steps;
 	Map *by_op;          /* machine_key -> seen */
-	double spread;       /* the most between two runs of one program in one layout, whose steps take a millisecond */
+	double spread;       /* the most of programs whose steps take MACHINE_TINY at least */
 	int n_beside;        /* ops that ran beside a collective for most of their time */
 	double beside, longer; /* of them: seconds beside it; by how much longer they took than alone */
 } Measured;
@@ -118,7 +119,7 @@ void measured_add(Measured *all, const Module *m, const Options *o, MeasuredRun 
 void measured_beside(Measured *all, const Module *m, const Options *o, MeasuredRun beside, MeasuredRun alone, Arena *a);
 /* Adds the step of a run of a module in which collectives run inside of waits.  program: what tells it from others. */
 void measured_step(Measured *all, const char *program, const Module *m, const Options *o, MeasuredRun r, Arena *a);
-/* Adds the rows of an older file that were not measured now as well. */
+/* Adds the rows of an older file that were not measured now as well; to be called last. */
 void measured_join(Measured *all, const Machine *old, Arena *a);
 /* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
  * multiplies it.  False after a message. */

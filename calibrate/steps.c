@@ -300,7 +300,7 @@ static int by_whole(const void *x, const void *y)
 Steps steps_mean(Steps *run, int n, double *spread)
 {
 	qsort(run, (size_t)n, sizeof(*run), by_whole);
-	*spread = run[n - 1].whole / run[0].whole - 1;
+	*spread = run[n - 1 - outside(n)].whole / run[outside(n)].whole - 1;
 	Steps *sum = &run[outside(n)];
 	for (int i = outside(n) + 1; i < n - outside(n); i++)
 		add_run(sum, &run[i]);

@@ -57,11 +57,10 @@ typedef struct Squares { double xx, xy, yy, xz, yz; } Squares;
 /* Where there are longer steps, those below this do not count: most of such a step is waking threads. */
 static double least_step(const Machine *m, MachineLayout l)
 {
-	const double tiny = 1e-3;
 	bool longer = false;
 	for (int i = 0; i < m->n_steps; i++)
-		longer = longer || (machine_same_layout(m->step[i].layout, l) && m->step[i].rest >= tiny);
-	return longer ? tiny : 0;
+		longer = longer || (machine_same_layout(m->step[i].layout, l) && m->step[i].rest >= MACHINE_TINY);
+	return longer ? MACHINE_TINY : 0;
 }
 
 /* Weights make squares shares of a step's time by which `now` is off it; what is off by less than `near` counts by its
@@ -111,8 +110,8 @@ static int by_value(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
-/* How many times as long as k says the steps of models are that have the layout: the median.  Probes are lists of ops
- * that have little in common, of which a step has other ratios than of a model; 1: no model was measured. */
+/* The median, over the steps of models in this layout, of what they take divided by what k gives; 1: there are none.
+ * Probes are lists of ops that have little in common, so their steps are longer or shorter than a model's. */
 static double of_models(const Machine *m, MachineLayout l, MachineSkew k)
 {
 	Arena *a = arena_new();
@@ -131,7 +130,7 @@ static double of_models(const Machine *m, MachineLayout l, MachineSkew k)
 	return median;
 }
 
-/* What all steps say, of which those of models say how long they are together. */
+/* The fit of all steps, scaled so that it is right for models at the median, but no step is shorter than its ops. */
 static MachineSkew skew_of(const Machine *m, MachineLayout l)
 {
 	MachineSkew k = deviations(m, l);

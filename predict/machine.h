@@ -47,6 +47,8 @@ typedef struct MachineStep {
 	double ops, rest;    /* seconds: of its ops together; of the step without what its collectives take */
 } MachineStep;
 #define MACHINE_PROBE "probe "
+/* Seconds: where steps are shorter, most of them is waking threads. */
+#define MACHINE_TINY 1e-3
 /* Of CPUs: how many times as long as its ops alone a step takes, and seconds more for each of its collectives. */
 typedef struct MachineSkew { double times, each; } MachineSkew;
 
@@ -73,7 +75,8 @@ int machine_running(const Machine *m, MachineLayout l);
 /* The layout of the rows of kernels that are read for l.  It is l itself unless its ranks take turns: then the nearest
  * in which ranks of so many threads do, or that of the ranks that run at a time if there is none. */
 MachineLayout machine_rows(const Machine *m, MachineLayout l);
-/* What steps of the nearest layout say, by least absolute deviations; the layout has one rank, or a core for each
+/* What steps of the nearest layout say, by least absolute deviations, scaled so that half of its models' steps are
+ * longer than that and half are shorter; the layout has one rank, or a core for each
  * of several, or fewer cores, as l has.  {1, 0}: there is none, or a GPU. */
 MachineSkew machine_skew(const Machine *m, MachineLayout l);
 

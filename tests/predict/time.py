@@ -25,14 +25,12 @@ import statistics
 import sys
 
 from slices import Sliced
-from workloads import NAMES, RANKS, WITHOUT_BLOCKS, Program, calibrate, middle, has_bf16_units, ids_of, variants_of, words_of
+from workloads import (NAMES, RANKS, WITHOUT_BLOCKS, Program, Training, calibrate, has_bf16_units, ids_of, middle, variants_of,
+                       words_of)
 
 MEAN, WORST, ORDER = 0.05, 0.12, 0.95
-SLICE, SLICE_STEPS = 0.2, 8  # seconds of a slice, and steps that it has, both at least
-STARTS, FIRST = 50, 5        # slices in which a program may start, and steps that it has to log in them
 SHARE = 1 / 15               # of the seconds of calibrations, which each case beside them has
 ALONE = 3                    # seconds that each case has where nothing is calibrated
-ENDLESS = 10**6              # steps: a case ends when it is told to
 # flags, whether at half the batch; of models without blocks and of those with some
 COMMON = [("", False), ("", True), ("--wrap=each --strategy=shard_grad_op", False),
           ("--wrap=none --strategy=no_shard --optimizer=sgd:momentum", False)]
@@ -91,36 +89,6 @@ class Row:
         self.predicted.append(found["step_ms"])
         self.evidence = found["evidence_ms"]
 
-    def begin(self, stack):
-        """Starts the program, which ends with the stack at the latest, and leaves it stopped behind its first steps."""
-        self.sliced = stack.enter_context(Sliced(self.program.command(self.ranks, self.cores, ENDLESS)))
-        for _ in range(STARTS):
-            self.sliced.slice(SLICE)
-            steps = self.program.steps(self.ranks)
-            if len(steps) >= FIRST:
-                self.seconds = max(SLICE, SLICE_STEPS * statistics.median(steps) / 1000)
-                self.ends = [self.program.logged(self.ranks)]
-                return
-        sys.exit(f"{title(*self.case)} on {self.ranks} ranks does not start: {self.sliced.complaint()}")
-
-    def slice(self):
-        self.sliced.slice(self.seconds)
-        self.ends.append(self.program.logged(self.ranks))
-        return self.seconds
-
-    def had(self):
-        """The seconds of its slices."""
-        return self.seconds * len(self.ends)
-
-    def end(self):
-        if not self.sliced.runs():
-            sys.exit(self.sliced.complaint())
-        self.sliced.end()
-        # the first step of a slice was stopped in its middle
-        slices = [self.program.steps(self.ranks, a, b)[1:] for a, b in zip(self.ends, self.ends[1:])]
-        # in a slice without a step that began in it, one takes as long at least
-        self.measured.append(middle([middle(s) if s else 1000 * self.seconds for s in slices]))
-
     def result(self):
         measured, predicted = statistics.mean(self.measured), statistics.mean(self.predicted)
         return {"model": self.case[0], "case": title(*self.case), "ranks": self.ranks, "measured_ms": measured,
@@ -132,9 +100,8 @@ class Row:
 def share_machine(rows, commands):
     """Runs these cases in slices, beside calibrations until all of them have ended; without any for ALONE."""
     with contextlib.ExitStack() as stack:
-        for r in rows:
-            r.begin(stack)
-        longest = max(r.seconds for r in rows)
+        trainings = [Training(r.program, r.ranks, r.cores, stack) for r in rows]
+        longest = max(t.seconds for t in trainings)
         calibrations = [stack.enter_context(Sliced(words)) for words in commands]
         owed = 0 if commands else ALONE * len(rows)
         while owed > 0 or any(c.runs() for c in calibrations):
@@ -142,9 +109,9 @@ def share_machine(rows, commands):
                 c.slice(longest)
                 owed += longest * len(rows) * SHARE
             while owed > 0:
-                owed -= min(rows, key=Row.had).slice()
-        for r in rows:
-            r.end()
+                owed -= min(trainings, key=Training.had).slice()
+        for r, t in zip(rows, trainings):
+            r.measured.append(middle(t.end()))
         for c in calibrations:
             if c.process.returncode:
                 sys.exit(c.complaint())
@@ -188,7 +155,8 @@ def main():
     o = p.parse_args()
     shardc, folder = o.shardc.resolve(), o.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends what it has stopped, as Ctrl-C does
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("stopped"))  # ends what it has stopped, as Ctrl-C does
     cases = [c for c in CASES if re.search(o.only, title(*c))]
     files = [*dict.fromkeys(file_of(c[0], variant_of(*c)[0]) for c in cases)]
     missing = [file for file in files if o.machines and not (o.machines / file).exists()]

@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import torch
+from slices import Sliced
 from torch import nn
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,8 +21,11 @@ from models import Case  # noqa: E402
 
 LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
-STEPS, WARM = 19, 3  # of a run, at least; those that are left out
-LONG = 1000  # ms that a run takes at least, but for the first one
+WARM = 3                     # first steps of a run, which are left out
+STEPS, LONG = 19, 1000       # steps of a run at least, and the ms that it takes at least, but for the first one
+SLICE, SLICE_STEPS = 0.2, 8  # seconds of a slice, and steps that it has, both at least
+STARTS, FIRST = 50, 5        # slices in which a program may start, and steps that it has to log in them
+ENDLESS = 10**6              # steps: a program ends when it is told to
 KINDS = {"f32": np.float32, "i64": np.int64, "i32": np.int32}
 
 
@@ -131,13 +135,48 @@ class Program:
         return [row["step_ms"] for row in map(json.loads, lines) if "step_ms" in row and "step" in row]
 
     def run(self, ranks, cores):
-        """Trains some steps; returns the time of one."""
+        """Trains some steps; returns the mean over the middle half of them."""
         call(*self.command(ranks, cores, max(STEPS, int(LONG / self.last.get(ranks, LONG)))))
         self.last[ranks] = middle(self.steps(ranks)[WARM:])
         return self.last[ranks]
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
+
+
+class Training:
+    """A program that trains in slices (slices.py), and ends with the stack at the latest."""
+
+    def __init__(self, program, ranks, cores, stack):
+        self.program, self.ranks = program, ranks
+        self.sliced = stack.enter_context(Sliced(program.command(ranks, cores, ENDLESS)))
+        for _ in range(STARTS):
+            self.sliced.slice(SLICE)
+            steps = program.steps(ranks)
+            if len(steps) >= FIRST:
+                break
+        else:
+            sys.exit(f"it does not start: {self.sliced.complaint()}")
+        self.seconds = max(SLICE, SLICE_STEPS * statistics.median(steps) / 1000)
+        self.ends = [program.logged(ranks)]
+
+    def slice(self):
+        self.sliced.slice(self.seconds)
+        self.ends.append(self.program.logged(self.ranks))
+        return self.seconds
+
+    def had(self):
+        """The seconds of its slices."""
+        return self.seconds * (len(self.ends) - 1)
+
+    def end(self):
+        """Ends it; returns the ms of a step in each slice."""
+        if not self.sliced.runs():
+            sys.exit(self.sliced.complaint())
+        self.sliced.end()
+        # The first step of a slice was stopped in its middle; a slice without another one counts as one step.
+        slices = [self.program.steps(self.ranks, a, b)[1:] for a, b in zip(self.ends, self.ends[1:])]
+        return [middle(s) if s else 1000 * self.seconds for s in slices]
 
 
 def plan(shardc, words, machine, ranks):
