@@ -231,6 +231,15 @@ static const char *ranks_text(const Host *h)
 /* Files have six digits. */
 static bool differs(double written, double now) { return fabs(written - now) > 1e-5 * now; }
 
+/* Whether the file has the steps of probes, if it has any: earlier versions did not tell them from models'. */
+static bool tells_probes(const Machine *old)
+{
+	bool told = !old->n_steps;
+	for (int i = 0; i < old->n_steps; i++)
+		told = told || !strncmp(old->step[i].program, MACHINE_PROBE, strlen(MACHINE_PROBE));
+	return told;
+}
+
 /* Whether an older file may be of this machine; false after a message. */
 static bool is_same(const Calibration *c, const Machine *old, const char *path)
 {
@@ -241,6 +250,9 @@ static bool is_same(const Calibration *c, const Machine *old, const char *path)
 	else if (h->cuda && (old->of[MACHINE_PROCESSORS] != h->processors || differs(old->of[MACHINE_MEMORY], h->memory)))
 		diag_error(c->d, path, "describes GPUs of %.0f processors and %.0f bytes, and those here have %d and %.0f: "
 			"give another path", old->of[MACHINE_PROCESSORS], old->of[MACHINE_MEMORY], h->processors, h->memory);
+	else if (!tells_probes(old))
+		diag_error(c->d, path, "is of an earlier version, which measured otherwise: measure the machine again, without "
+			"a model, before models are added");
 	return c->d->errors == 0;
 }
 

@@ -76,8 +76,8 @@ int machine_running(const Machine *m, MachineLayout l);
  * in which ranks of so many threads do, or that of the ranks that run at a time if there is none. */
 MachineLayout machine_rows(const Machine *m, MachineLayout l);
 /* What steps of the nearest layout say, by least absolute deviations, scaled so that half of its models' steps are
- * longer than that and half are shorter; the layout has one rank, or a core for each
- * of several, or fewer cores, as l has.  {1, 0}: there is none, or a GPU. */
+ * longer than that and half are shorter; the layout has one rank, or a core for each of several, or fewer cores, as l
+ * has.  {1, 0}: there is none, or a GPU. */
 MachineSkew machine_skew(const Machine *m, MachineLayout l);
 
 /* Bytes of memory of its host that a rank pins beyond what it may; 0 where the file does not say what it may. */

@@ -21,8 +21,6 @@ from models import Case  # noqa: E402
 
 LOSS = "--loss=cross_entropy"
 RANKS = (1, 2, 4)
-WARM = 3                     # first steps of a run, which are left out
-STEPS, LONG = 19, 1000       # steps of a run at least, and the ms that it takes at least, but for the first one
 SLICE, SLICE_STEPS = 0.2, 8  # seconds of a slice, and steps that it has, both at least
 STARTS, FIRST = 50, 5        # slices in which a program may start, and steps that it has to log in them
 ENDLESS = 10**6              # steps: a program ends when it is told to
@@ -94,7 +92,6 @@ class Program:
 
     def __init__(self, shardc, folder, words, flags, ids, world=1):
         self.shardc, self.folder, self.words, self.ids = shardc, folder, [*words, *flags], ids
-        self.last = {}  # the measured step, by ranks
         folder.mkdir(parents=True, exist_ok=True)
         call(shardc, *self.words, f"--world={world}", "-o", folder / "train")
         self.data = self.samples()
@@ -133,12 +130,6 @@ class Program:
         text = self.log(ranks).read_bytes()[begin:end] if self.logged(ranks) else b""
         lines = text[:text.rfind(b"\n") + 1].splitlines()  # the last one may be half written
         return [row["step_ms"] for row in map(json.loads, lines) if "step_ms" in row and "step" in row]
-
-    def run(self, ranks, cores):
-        """Trains some steps; returns the mean over the middle half of them."""
-        call(*self.command(ranks, cores, max(STEPS, int(LONG / self.last.get(ranks, LONG)))))
-        self.last[ranks] = middle(self.steps(ranks)[WARM:])
-        return self.last[ranks]
 
     def plan(self, machine, ranks, *more):
         return plan(self.shardc, [*self.words, *more], machine, ranks)
