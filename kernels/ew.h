@@ -61,11 +61,12 @@ EW float ew_exp_reduce(float x, int32_t *n)
 EW float ew_exp_f32(float x)
 {
 	int32_t n;
-	x = x > 89.0f ? 89.0f : x;
-	x = x < -104.0f ? -104.0f : x;
+	int none = x < -104.0f; /* then the result is 0: not by way of denormals, with which some CPUs are slow */
+	x = x > 89.0f ? 89.0f : none ? 0.0f : x;
 	float p = ew_exp_reduce(x, &n) + 1.0f;
 	int32_t half = n >> 1; /* scaled in two steps, so that results overflow and underflow as they should */
-	return p * ew_exp2i(half) * ew_exp2i(n - half);
+	p = p * ew_exp2i(half) * ew_exp2i(n - half);
+	return none ? 0.0f : p;
 }
 
 /* e^x - 1 for 0 <= x <= 88 */

@@ -1,6 +1,8 @@
 /* kernels/cpu/gemm.c: the small products of gemm.h, by register tiles over m and n; the last columns, where they are
- * fewer than a vector, are computed in a padded copy. */
+ * fewer than a vector, are computed in a padded copy.  Pairs of bf16 are multiplied on tile units, where the processor
+ * has them, as far as whole tiles go. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/amx.h"
 
 typedef void Tile(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, float *c,
 	int64_t cr, bool add);
@@ -75,16 +77,101 @@ void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int
 	small(floats, m, n, k, a, ar, ak, b, br, c, cr, add);
 }
 
+#if defined HAS_AMX
+/* Pairs of k that a turned panel of a holds. */
+enum { TURNED = 64 };
+
+/* to (rows, k) = pairs of a, whose column p begins at a + p * ak. */
+static void turn_panel(float *to, const float *a, int64_t ak, int64_t rows, int64_t k)
+{
+	for (int64_t p = 0; p < k; p += SIDE)
+		for (int64_t i = 0; i < rows; i += SIDE) {
+			__m512i v[SIDE];
+			#pragma GCC unroll 16
+			for (int l = 0; l < SIDE; l++)
+				v[l] = _mm512_loadu_si512(a + (p + l) * ak + i);
+			turn_lines(v);
+			#pragma GCC unroll 16
+			for (int l = 0; l < SIDE; l++)
+				_mm512_storeu_si512(to + (i + l) * k + p, v[l]);
+		}
+}
+
+/* Rows of a panel, 16 or 32, by n columns and k pairs, which are multiples of 16. */
+static void tiled_panel(int64_t rows, int64_t n, int64_t k, const float *a, int64_t ar, const float *b, int64_t br,
+	float *c, int64_t cr, bool add)
+{
+	int64_t steps = k / SIDE, j = 0;
+	for (; rows == PANEL && j + PANEL <= n; j += PANEL)
+		tiles_square(c + j, cr, add, steps, (const char *)a, ar * 4, 64, SIDE * ar * 4, (const char *)(b + j), br * 4,
+			SIDE * br * 4, 64);
+	for (; j < n; j += SIDE)
+		for (int64_t i = 0; i < rows; i += SIDE)
+			tiles_one(c + i * cr + j, cr, add, steps, (const char *)(a + i * ar), ar * 4, 64, (const char *)(b + j),
+				br * 4, SIDE * br * 4);
+}
+
+/* m, n and k are multiples of 16; a's rows or its columns are contiguous. */
+static void tiled(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br,
+	float *c, int64_t cr, bool add)
+{
+	float turned[PANEL * TURNED] __attribute__((aligned(64)));
+	tiles_begin();
+	for (int64_t i = 0; i < m; i += PANEL) {
+		int64_t rows = MIN(PANEL, m - i);
+		if (ak == 1)
+			tiled_panel(rows, n, k, a + i * ar, ar, b, br, c + i * cr, cr, add);
+		for (int64_t p = 0; ak != 1 && p < k; p += TURNED) {
+			int64_t deep = MIN(TURNED, k - p);
+			turn_panel(turned, a + i + p * ak, ak, rows, deep);
+			tiled_panel(rows, n, deep, turned, deep, b + p * br, br, c + i * cr, cr, add || p > 0);
+		}
+	}
+	tiles_end();
+}
+
+/* The part of a product that whole tiles compute, as multiples of 16; none where it is too small to gain. */
+static bool tiles_fit(int64_t m, int64_t n, int64_t k, int64_t ar, int64_t ak)
+{
+	return m >= SIDE && n >= SIDE && k >= SIDE && (ak == 1 || ar == 1) && tiles_ready();
+}
+#else
+static bool tiles_fit(int64_t m, int64_t n, int64_t k, int64_t ar, int64_t ak)
+{
+	(void)m, (void)n, (void)k, (void)ar, (void)ak;
+	return false;
+}
+static void tiled(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br,
+	float *c, int64_t cr, bool add)
+{
+	(void)m, (void)n, (void)k, (void)a, (void)ar, (void)ak, (void)b, (void)br, (void)c, (void)cr, (void)add;
+}
+#endif
+
+#if defined __AVX512BF16__
 void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
-#if defined __AVX512BF16__
-	small(paired, m, n, k, a, ar, ak, b, br, c, cr, add);
+	int64_t m0 = 0, n0 = 0, k0 = 0;
+	if (tiles_fit(m, n, k, ar, ak)) {
+		m0 = m / 16 * 16, n0 = n / 16 * 16, k0 = k / 16 * 16;
+		tiled(m0, n0, k0, a, ar, ak, b, br, c, cr, add);
+	}
+	if (k0 < k && m0 > 0)
+		small(paired, m0, n0, k - k0, a + k0 * ak, ar, ak, b + k0 * br, br, c, cr, true);
+	if (n0 < n && m0 > 0)
+		small(paired, m0, n - n0, k, a, ar, ak, b + n0, br, c + n0, cr, add);
+	if (m0 < m)
+		small(paired, m - m0, n, k, a + m0 * ar, ar, ak, b, br, c + m0 * cr, cr, add);
+}
 #else
+void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
 	(void)m, (void)n, (void)k, (void)a, (void)ar, (void)ak, (void)b, (void)br, (void)c, (void)cr, (void)add;
 	k_fail("this processor's vectors do not multiply bf16");
-#endif
 }
+#endif
 
 /* Brings the lines of a tile of c near, where the next tile's sums begin.  A row may lie in two. */
 INLINE void fetch_tile(const float *c, int64_t cr)

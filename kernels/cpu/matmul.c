@@ -2,8 +2,8 @@
  *
  * f32 and 16-bit products run on oneDNN: on its blocked gemm (as inner product or matmul) or on its batch-reduce
  * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, what the library lacks
- * or serves by its reference implementation only (f16 up to its version 2), large f32 products on vectors of 8 floats,
- * and all where bits must not depend on the number of threads (k_threads_exact).  A batch in which b is broadcast and
+ * or serves by its reference implementation only (f16 up to its version 2), bf16 products on tile units, large f32
+ * products on vectors of 8 floats, and all where bits must not depend on the number of threads (k_threads_exact).  A batch in which b is broadcast and
  * a's matrices are contiguous is computed as one taller matrix. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/prim.h"
@@ -161,7 +161,9 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 	for (int i = 0; i < d.n_batch; i++)
 		count *= d.batch[i];
 	bool half = is_half(d.dtype), library = (half || d.dtype == K_F32) && count > 0 && d.k > 0;
-	KPrim *p = NULL;
+	KPrim *p = library ? matmul_amx_create(&d) : NULL;
+	if (p)
+		return p;
 	if (k_threads_exact && library)
 		return half ? matmul_wide_create(&d) : matmul_packed_create(&d);
 	if (library && own_pays(&d))

@@ -6,6 +6,7 @@
  * columns by panels of NR, of a MC rows by panels of MR.  Work holds sums of parts, then the blocks of b; where it is
  * too small for these, smaller ones are on the stack. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/grid.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 
@@ -22,9 +23,6 @@ typedef struct Product {
 	int64_t ldy, k, depth; /* of a part: sums over [k, k + depth) */
 	bool add;
 } Product;
-
-/* Rows [i, i + m) and columns [j, j + n) of y. */
-typedef struct Rectangle { int64_t i, j, m, n; } Rectangle;
 
 /* ---- packing ---- */
 
@@ -206,36 +204,6 @@ static void rectangle(const Product *x, Rectangle t, float *bp, int64_t cols)
 
 /* ---- threads ---- */
 
-/* y as rows x cols rectangles of panels, none without one. */
-typedef struct Grid { int64_t rows, cols; } Grid;
-
-/* For so many threads: the one whose largest rectangle costs least.  Packing an element costs what PACK multiply-adds
- * do. */
-static Grid grid_for(const KMatmulDesc *d, int64_t threads)
-{
-	enum { PACK = 10 };
-	Grid best = {1, 1};
-	int64_t down = ceil_div(d->m, MR), across = ceil_div(d->n, NR), least = INT64_MAX;
-	for (int64_t rows = 1; rows <= MIN(threads, down); rows++) {
-		int64_t cols = MIN(threads / rows, across), m = ceil_div(down, rows) * MR, n = ceil_div(across, cols) * NR;
-		int64_t cost = m * n + PACK * (m + n);
-		if (cost < least) {
-			best = (Grid){rows, cols};
-			least = cost;
-		}
-	}
-	return best;
-}
-
-static Rectangle rectangle_at(const KMatmulDesc *d, Grid g, int64_t at)
-{
-	int64_t down = ceil_div(d->m, MR), across = ceil_div(d->n, NR), r = at / g.cols, c = at % g.cols;
-	Rectangle t = {down * r / g.rows * MR, across * c / g.cols * NR, 0, 0};
-	t.m = MIN(d->m, down * (r + 1) / g.rows * MR) - t.i;
-	t.n = MIN(d->n, across * (c + 1) / g.cols * NR) - t.j;
-	return t;
-}
-
 /* Parts of k, whose sums take half of the work at most. */
 static int64_t parts_of(const KMatmulDesc *d)
 {
@@ -296,11 +264,11 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 	const KMatmulDesc *d = &p->matmul;
 	int64_t parts = parts_of(d), sums = parts > 1 ? round_up(parts * d->m * d->n * 4, 64) : 0;
 	int64_t count = parts * numel(d->n_batch, d->batch), threads = team_most();
-	Grid g = grid_for(d, ceil_div(threads, count));
+	Grid g = grid_for(d->m, d->n, MR, NR, ceil_div(threads, count));
 	#pragma omp parallel for schedule(static, 1) if (count * d->m * d->n * d->k > PARALLEL_MIN)
 	for (int64_t i = 0; i < count * g.rows * g.cols; i++) {
 		Product x = product_at(p, args, work, i / (g.rows * g.cols));
-		run_task(&x, rectangle_at(d, g, i % (g.rows * g.cols)), work + sums, d->work_bytes - sums);
+		run_task(&x, grid_at(g, d->m, d->n, MR, NR, i % (g.rows * g.cols)), work + sums, d->work_bytes - sums);
 	}
 	if (parts > 1)
 		add_parts(d, args->at[0], (const float *)(const void *)work, args->at[3], parts);

@@ -69,6 +69,8 @@ void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
 KPrim *matmul_plain_create(const KMatmulDesc *d);
 KPrim *matmul_wide_create(const KMatmulDesc *d);
 KPrim *matmul_packed_create(const KMatmulDesc *d);
+/* matmul_amx.c: NULL where it does not serve d. */
+KPrim *matmul_amx_create(const KMatmulDesc *d);
 typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
 /* conv_product.c: NULL when d is not a matrix product, or when its scratch does not fit. */
