@@ -104,5 +104,7 @@ INLINE void turn_lines(__m512i v[SIDE])
 	for (int i = 0; i < SIDE; i++)
 		v[i] = t[i];
 }
+#else
+INLINE bool tiles_ready(void) { return false; }
 #endif
 #endif

@@ -22,6 +22,9 @@
 #include "kernels/cpu/half.h"
 #include "kernels/place.h"
 #include "kernels/weights.h"
+#if defined __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK: the most floats of a block, TB * max(D, Dv) */
 
@@ -122,8 +125,7 @@ INLINE Rows along(const Head *h, Rows from, int64_t n, int64_t width, float *buf
 }
 
 /* Probabilities of a block, or their gradients, as operands: `keys` are its rows for a product over rows of queries,
- * and column t of `rows`, which not all have, is row t of queries for a product over keys.  half and paired are where
- * bf16 lies. */
+ * and column t of `rows` is row t of queries for a product over keys.  half and paired are where bf16 lies. */
 typedef struct Weights {
 	Rows keys;
 	const float *rows;
@@ -131,15 +133,45 @@ typedef struct Weights {
 	float paired[SB / 2 * TB_MAX];
 } Weights;
 
-static void weigh(Weights *to, const Head *h, const float *s, int64_t tb, int64_t sn, bool rows)
+/* half (n) = s, where vectors multiply bf16, and paired = pairs of its rows of tb.  Denormals become zero, which products
+ * of pairs count them as.  tb is a multiple of vectors. */
+#if defined __AVX512BF16__
+static void weigh_half(uint16_t *half, const float *s, int64_t n)
+{
+	for (int64_t i = 0; i < n; i += VW)
+		_mm256_storeu_si256((__m256i *)(void *)(half + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(s + i)));
+}
+
+static void weigh_pairs(float *paired, const float *s, int64_t tb, int64_t sn)
+{
+	const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+		5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+	for (int64_t j = 0; j < sn; j += 2)
+		for (int64_t t = 0; t < tb; t += VW) {
+			__m512 low = _mm512_loadu_ps(s + j * tb + t);
+			__m512 high = j + 1 < sn ? _mm512_loadu_ps(s + (j + 1) * tb + t) : _mm512_setzero_ps();
+			__m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+			_mm512_storeu_si512(paired + j / 2 * tb + t, _mm512_permutexvar_epi16(turns, both));
+		}
+}
+#else
+static void weigh_half(uint16_t *half, const float *s, int64_t n) { narrow_bf16(half, s, n); }
+static void weigh_pairs(float *paired, const float *s, int64_t tb, int64_t sn)
+{
+	(void)paired, (void)s, (void)tb, (void)sn;
+}
+#endif
+
+static void weigh(Weights *to, const Head *h, const float *s, int64_t tb, int64_t sn, bool keys, bool rows)
 {
 	to->keys = (Rows){s, tb};
 	to->rows = s;
 	if (!h->pairs)
 		return;
-	narrow_bf16(to->half, s, sn * tb);
+	if (keys)
+		weigh_half(to->half, s, sn * tb);
 	if (rows)
-		pair_rows(to->paired, to->half, tb, sn, tb);
+		weigh_pairs(to->paired, s, tb, sn);
 	to->keys = (Rows){(const void *)to->half, tb / 2};
 	to->rows = to->paired;
 }
@@ -168,6 +200,9 @@ static int64_t block_rows(const KAttention *a)
 		k_fail("attention: a head size of %lld is above %d", (long long)d, PACK / VW);
 	return d <= PACK / TB_MAX ? TB_MAX : MAX(VW, PACK / d / VW * VW);
 }
+
+/* The same of the last n rows or fewer: whole vectors. */
+static int64_t lanes_of(int64_t tb, int64_t n) { return MIN(tb, round_up(n, VW)); }
 
 static int64_t head_at(Place p, int64_t b, int64_t h) { return b * p.batch + h * p.head; }
 
@@ -425,7 +460,7 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
 		Rows v = across(h, h->v, h->vr, s0, sn, a->dv, wide_v);
-		weigh(&p, h, s, tb, sn, true);
+		weigh(&p, h, s, tb, sn, false, true);
 		product(h, tn, a->dv, sn, p.rows, 1, tb, along(h, v, sn, a->dv, paired_v), acc, a->dv, true);
 	}
 	for (int64_t t = 0; t < tn; t++) {
@@ -450,8 +485,8 @@ static void forward(const Call *c, void *o, float *lse)
 	for (int64_t i = a->b * a->h * blocks - 1; i >= 0; i--) {
 		int64_t bh = i / blocks, b = bh / a->h, hh = bh % a->h, t0 = i % blocks * tb;
 		Head h = head_of(c, b, hh);
-		forward_block(&h, to_element(o, c->type, head_at(c->po, b, hh)), lse ? lse + bh * a->t : NULL, tb, t0,
-			MIN(tb, a->t - t0));
+		forward_block(&h, to_element(o, c->type, head_at(c->po, b, hh)), lse ? lse + bh * a->t : NULL,
+			lanes_of(tb, a->t - t0), t0, MIN(tb, a->t - t0));
 	}
 }
 
@@ -572,8 +607,8 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 			make_keep(keep, h, tb, t0, s0, sn);
 		product(h, sn, tb, a->dv, v.at, v.row, 1, gt, ds, tb, false);
 		differentiate(s, ds, capped, dropped, &terms, a->scale, tb, sn);
-		weigh(&p, h, s, tb, sn, false);
-		weigh(&dp, h, ds, tb, sn, true);
+		weigh(&p, h, s, tb, sn, true, false);
+		weigh(&dp, h, ds, tb, sn, true, true);
 		product(h, sn, a->dv, tn, p.keys.at, p.keys.row, 1, g, to.dv + s0 * to.vr, to.vr, true);
 		product(h, sn, a->d, tn, dp.keys.at, dp.keys.row, 1, q, to.dk + s0 * to.kr, to.kr, true);
 		product(h, tn, a->d, sn, dp.rows, 1, tb, along(h, k, sn, a->d, paired_k), dq, dqr, true);
@@ -624,7 +659,7 @@ static void grad_head(const Call *c, const Backward *x, int64_t b, int64_t hk)
 		to.dq = to_element(x->dq, type, head_at(c->pdq, b, hh));
 		for (int64_t t0 = 0; t0 < a->t; t0 += tb)
 			grad_block(&h, to, at_element(x->dy, type, oo), at_element(x->o, type, oo),
-				x->lse + (b * a->h + hh) * a->t, tb, t0, MIN(tb, a->t - t0));
+				x->lse + (b * a->h + hh) * a->t, lanes_of(tb, a->t - t0), t0, MIN(tb, a->t - t0));
 	}
 	if (direct)
 		return;

@@ -154,6 +154,17 @@ static void run(KPrim *p, PrimArgs *t, char *work, ConvKind kind)
 static void forward(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_FORWARD); }
 static void grad_x(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_GRAD_X); }
 
+/* to (channels, taps) = sums (taps, channels) of one result channel */
+static void put_sums(const Patches *s, void *to, KDType type, const float *sums)
+{
+	for (int64_t k = 0; k < s->taps; k++)
+		for (int64_t i = 0; i < s->in; i++)
+			if (type == K_F32)
+				((float *)to)[i * s->taps + k] = sums[k * s->in + i];
+			else
+				narrow((char *)to + (i * s->taps + k) * type_bytes(type), sums + k * s->in + i, type, 1);
+}
+
 static void grad_w(KPrim *p, PrimArgs *t, char *work)
 {
 	Patches s = patches_of(&p->conv, CONV_GRAD_W);
@@ -163,10 +174,7 @@ static void grad_w(KPrim *p, PrimArgs *t, char *work)
 	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + s.packed);
 	#pragma omp parallel for schedule(static)
 	for (int64_t o = 0; o < s.group * s.out; o++)
-		for (int64_t k = 0; k < s.taps; k++)
-			for (int64_t i = 0; i < s.in; i++)
-				narrow((char *)t->at[0] + weight_at(&s, o / s.out, o % s.out, k, i) * type_bytes(to),
-					acc + o * s.width + k * s.in + i, to, 1);
+		put_sums(&s, (char *)t->at[0] + o * s.width * type_bytes(to), to, acc + o * s.width);
 }
 
 KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind)

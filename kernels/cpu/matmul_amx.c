@@ -116,11 +116,11 @@ static void put_rows(uint16_t *to, int64_t row, const float *c, const uint16_t *
 	}
 }
 
-/* Writes m rows of n columns of c to y at (i, j), with what is added to them. */
+/* Writes m rows of n columns of c to y at (i, j), with what is added to them; the bias to the first part of k. */
 static void put(const Block *x, const float *c, int64_t i, int64_t j, int64_t m, int64_t n, bool add)
 {
 	float row[PANEL], more[PANEL] = {0};
-	const uint16_t *bias = x->bias ? x->bias + x->j + j : NULL;
+	const uint16_t *bias = x->bias && (x->k == 0 || x->sums) ? x->bias + x->j + j : NULL;
 	if (x->d->to == K_BF16 && n == PANEL) {
 		put_rows((uint16_t *)(void *)element(x, i, j), x->d->ldy, c, bias, m);
 		return;
@@ -161,7 +161,7 @@ static void one(const Block *x, int64_t i, int64_t j)
 			put(x, s, i, j, m, n, d->add);
 	} else {
 		multiply(c, PANEL, a, b, x->steps, false);
-		put(x, c, i, j, m, n, d->add);
+		put(x, c, i, j, m, n, d->add || !first);
 	}
 }
 
@@ -194,16 +194,22 @@ static void block(const Block *x, const Operand *a, const Operand *b, bool pack_
 
 /* ---- the product ---- */
 
-/* Sides of a block and its part of k, and what these take of work. */
+/* Sides of a block and its part of k, and what these take of work; m = 0: nothing fits. */
 typedef struct Sizes { int64_t m, n, depth, bytes; bool sums; } Sizes;
 
+/* Few columns cost little, since a is packed once for all of them where k has one part; so they are given up first. */
 static Sizes sizes_of(const KMatmulDesc *d)
 {
-	int64_t parts = ceil_div(d->k, DEEP);
+	enum { LEAST_COLUMNS = 4 * PANEL };
+	int64_t parts = ceil_div(d->k, DEEP), wide = MIN(MOST_SIDE, round_up(d->n, PANEL));
 	Sizes s = {.depth = round_up(ceil_div(d->k, parts), STEP), .sums = parts > 1 && d->to != K_F32};
-	s.m = MIN(MOST_SIDE, round_up(d->m, PANEL));
-	s.n = MIN(MOST_SIDE, round_up(d->n, PANEL));
-	s.bytes = (s.m + s.n) * s.depth * 2 + (s.sums ? s.m * s.n * 4 : 0);
+	for (s.m = MIN(MOST_SIDE, round_up(d->m, PANEL)); s.m > 0; s.m = s.m / 2 / PANEL * PANEL) {
+		int64_t column = s.depth * 2 + (s.sums ? s.m * 4 : 0), of_a = s.m * s.depth * 2;
+		s.n = MIN(wide, MAX(0, d->work_bytes - of_a) / column / PANEL * PANEL);
+		s.bytes = of_a + s.n * column;
+		if (s.n >= MIN(wide, LEAST_COLUMNS))
+			break;
+	}
 	return s;
 }
 
@@ -235,7 +241,7 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 KPrim *matmul_amx_create(const KMatmulDesc *d)
 {
 	if (d->dtype != K_BF16 || d->n_batch > 0 || d->m < PANEL || d->n < (d->ta ? 4 * PANEL : SIDE) ||
-		sizes_of(d).bytes > d->work_bytes || !tiles_ready())
+		!sizes_of(d).m || !tiles_ready())
 		return NULL;
 	KPrim *p = prim_new("own:amx");
 	p->matmul = *d;

@@ -61,6 +61,13 @@ static const Product products[] = {
 	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
 };
 
+/* Above the sides and depths of blocks in which own:amx computes. */
+static const Product long_ones[] = {
+	{.m = 1070, .n = 50, .k = 45, .bias = 1}, {.m = 50, .n = 1070, .k = 45, .tb = 1, .bias = 1},
+	{.m = 45, .n = 150, .k = 6200, .ta = 1, .bias = 1}, {.m = 1070, .n = 40, .k = 3090, .bias = 1},
+	{.m = 40, .n = 1070, .k = 3090, .tb = 1, .bias = 1},
+};
+
 /* Each run starts from the sum again; without a sum the product is written to y as it is. */
 typedef struct Running { KPrim *prim; void *y, *a, *b, *bias, *work; const float *sum; int64_t n; } Running;
 static void run_product(const Running *r)
@@ -96,11 +103,11 @@ static void check_halves(const Product *shape, KDType type, KDType to, bool own,
 	void *hbias = case_halves(bias, d.n, type), *y = case_alloc(ny * 4), *work = case_alloc(K_GEMM_WORK);
 	double *want = case_doubles(ny);
 	KPrim *p = k_matmul_create(&d);
-	bool library = strncmp(k_prim_impl(p), "own", 3) != 0;
+	bool library = strncmp(k_prim_impl(p), "own", 3) != 0, exact = own || !strcmp(k_prim_impl(p), "own:amx");
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && !(own && library), k_prim_impl(p));
 	product_want(&d, want, a, b, d.bias ? bias : NULL);
 	Running r = {p, y, ha, hb, d.bias ? hbias : NULL, work, sum_before(&d, want, ny), ny};
-	if (own && d.n > 200)
+	if (exact && d.n > 200)
 		CASE_SAME_BITS("16-bit matmul", y, ny * 4, run_product(&r));
 	else
 		run_product(&r);
@@ -119,6 +126,10 @@ static void check_half_products(void)
 				check_halves(&products[c], type, type, own, false);
 				check_halves(&products[c], type, K_F32, own, false);
 				check_halves(&products[c], type, K_F32, own, true);
+			}
+			for (size_t c = 0; c < sizeof long_ones / sizeof *long_ones && t && !own; c++) {
+				check_halves(&long_ones[c], type, type, own, false);
+				check_halves(&long_ones[c], type, K_F32, own, c % 2);
 			}
 			for (int tr = 0; tr < 4; tr++) {
 				Product p = large;
