@@ -9,7 +9,9 @@ Reads numbers of steps from standard input, one a line, and answers each with on
 The batches are those of our program, in its order.  It computes in f32, or by bf16 autocast with f32 parameters, and
 updates with the fused AdamW.
 
-usage: python peers.py ROW MODE LAYOUT [--quick] [--threads N] [--clock wall|processor]
+With --endless it reads nothing: it trains until it is ended, and prints the milliseconds of each step, one a line.
+
+usage: python peers.py ROW MODE LAYOUT [--quick] [--threads N] [--clock wall|processor] [--endless]
 MODE: eager, compile (torch.compile as it is), max-autotune.  LAYOUT: plain, or channels_last for images.
 """
 import argparse
@@ -106,12 +108,15 @@ def main():
     p.add_argument("--quick", action="store_true")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--clock", choices=CLOCK, default="wall")
+    p.add_argument("--endless", action="store_true")
     args = p.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")
     training = Training(cases.rows(args.quick)[args.row], args.mode, args.layout == "channels_last", args.clock)
+    while args.endless:
+        print(training.step(), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(training.answer(int(line))), file=answers, flush=True)
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/common.h"
 
-#if defined __AMX_BF16__ && defined __AVX512BW__ && defined __AVX512BF16__
+#if defined __AMX_BF16__ && defined __AVX512BW__ && defined __AVX512VL__ && defined __AVX512BF16__
 #define HAS_AMX 1
 #include <immintrin.h>
 
@@ -25,12 +25,16 @@ extern const TileShapes whole_tiles;
 INLINE void tiles_begin(void) { _tile_loadconfig(&whole_tiles); }
 INLINE void tiles_end(void) { _tile_release(); }
 
+/* What was stored is in memory: compilers do not know what a tile load reads. */
+INLINE void tiles_stored(void) { __asm__ volatile("" ::: "memory"); }
+
 /* c (32, 32) = or += a b in `steps`, cr floats from row to row of c.  as, br: bytes from line to line of tiles of a and
  * b; at each step the tiles lie a_step and b_step bytes further, the lower one of a and the right one of b lie a_next
  * and b_next bytes behind the first. */
 INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, const char *a, int64_t ar, int64_t a_step,
 	int64_t a_next, const char *b, int64_t br, int64_t b_step, int64_t b_next)
 {
+	tiles_stored();
 	if (add) {
 		_tile_loadd(0, c, cr * 4);
 		_tile_loadd(1, c + SIDE, cr * 4);
@@ -62,6 +66,7 @@ INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, const ch
 INLINE void tiles_one(float *c, int64_t cr, bool add, int64_t steps, const char *a, int64_t ar, int64_t a_step,
 	const char *b, int64_t br, int64_t b_step)
 {
+	tiles_stored();
 	if (add)
 		_tile_loadd(0, c, cr * 4);
 	else

@@ -133,8 +133,8 @@ typedef struct Weights {
 	float paired[SB / 2 * TB_MAX];
 } Weights;
 
-/* half (n) = s, where vectors multiply bf16, and paired = pairs of its rows of tb.  Denormals become zero, which products
- * of pairs count them as.  tb is a multiple of vectors. */
+/* weigh_half: half (n) = s.  weigh_pairs: paired = pairs of the sn rows of s, the last of an odd number with zeros.
+ * Only where vectors multiply bf16; denormals become zero, which their products count them as. */
 #if defined __AVX512BF16__
 static void weigh_half(uint16_t *half, const float *s, int64_t n)
 {
@@ -144,8 +144,8 @@ static void weigh_half(uint16_t *half, const float *s, int64_t n)
 
 static void weigh_pairs(float *paired, const float *s, int64_t tb, int64_t sn)
 {
-	const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-		5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+	const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+		21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
 	for (int64_t j = 0; j < sn; j += 2)
 		for (int64_t t = 0; t < tb; t += VW) {
 			__m512 low = _mm512_loadu_ps(s + j * tb + t);
@@ -155,7 +155,7 @@ static void weigh_pairs(float *paired, const float *s, int64_t tb, int64_t sn)
 		}
 }
 #else
-static void weigh_half(uint16_t *half, const float *s, int64_t n) { narrow_bf16(half, s, n); }
+static void weigh_half(uint16_t *half, const float *s, int64_t n) { (void)half, (void)s, (void)n; }
 static void weigh_pairs(float *paired, const float *s, int64_t tb, int64_t sn)
 {
 	(void)paired, (void)s, (void)tb, (void)sn;

@@ -9,8 +9,8 @@
  * 16-bit operands are widened as they are packed.  bf16 is not where vectors multiply it: then an element of a packed
  * row is a pair of two positions that follow each other in a row of dy, which a single step adds to dw.
  *
- * Returns NULL for groups, three spatial dims, channels-first data, f64, and few channels; and for bf16 on tile units,
- * where patches are three to five times as fast.  conv.c then asks oneDNN, conv_patch.c or conv_plain.c. */
+ * Returns NULL for groups, three spatial dims, channels-first data, f64, and few channels; and for what matmul_amx.c
+ * multiplies as patches, two to five times as fast.  conv.c then asks oneDNN, conv_patch.c or conv_plain.c. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
@@ -239,11 +239,16 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 		unpack(&t, args->at[0], acc, j);
 }
 
+/* As products of patches, which are (o, positions) x (positions, taps of all channels). */
+static bool tiles_serve(const KConvDesc *d)
+{
+	return d->dtype == K_BF16 && d->o >= 32 && d->c * numel(d->rank, d->kernel) >= 128 && tiles_ready();
+}
+
 KPrim *conv_grad_w_create(const KConvDesc *d)
 {
 	bool few = d->c < VW || d->o < OT / 2; /* most of a tile would be padding */
-	bool tiles = d->dtype == K_BF16 && tiles_ready();
-	if (d->dtype == K_F64 || d->rank > 2 || !d->layout || d->group != 1 || few || tiles)
+	if (d->dtype == K_F64 || d->rank > 2 || !d->layout || d->group != 1 || few || tiles_serve(d))
 		return NULL;
 	Taps t = taps_of(d);
 	int64_t bytes = (x_floats(&t) + dy_floats(&t) + dw_floats(&t)) * 4;

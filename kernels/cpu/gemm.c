@@ -130,48 +130,37 @@ static void tiled(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, i
 	tiles_end();
 }
 
-/* The part of a product that whole tiles compute, as multiples of 16; none where it is too small to gain. */
-static bool tiles_fit(int64_t m, int64_t n, int64_t k, int64_t ar, int64_t ak)
-{
-	return m >= SIDE && n >= SIDE && k >= SIDE && (ak == 1 || ar == 1) && tiles_ready();
-}
-#else
-static bool tiles_fit(int64_t m, int64_t n, int64_t k, int64_t ar, int64_t ak)
-{
-	(void)m, (void)n, (void)k, (void)ar, (void)ak;
-	return false;
-}
-static void tiled(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br,
-	float *c, int64_t cr, bool add)
-{
-	(void)m, (void)n, (void)k, (void)a, (void)ar, (void)ak, (void)b, (void)br, (void)c, (void)cr, (void)add;
-}
-#endif
-
-#if defined __AVX512BF16__
-void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+/* Whole tiles, then what is left of k, of the columns and of the rows by vectors. */
+static void tiled_and_rest(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
-	int64_t m0 = 0, n0 = 0, k0 = 0;
-	if (tiles_fit(m, n, k, ar, ak)) {
-		m0 = m / 16 * 16, n0 = n / 16 * 16, k0 = k / 16 * 16;
-		tiled(m0, n0, k0, a, ar, ak, b, br, c, cr, add);
-	}
-	if (k0 < k && m0 > 0)
+	int64_t m0 = m / SIDE * SIDE, n0 = n / SIDE * SIDE, k0 = k / SIDE * SIDE;
+	tiled(m0, n0, k0, a, ar, ak, b, br, c, cr, add);
+	if (k0 < k)
 		small(paired, m0, n0, k - k0, a + k0 * ak, ar, ak, b + k0 * br, br, c, cr, true);
-	if (n0 < n && m0 > 0)
+	if (n0 < n)
 		small(paired, m0, n - n0, k, a, ar, ak, b + n0, br, c + n0, cr, add);
 	if (m0 < m)
 		small(paired, m - m0, n, k, a + m0 * ar, ar, ak, b, br, c + m0 * cr, cr, add);
 }
-#else
+#endif
+
 void gemm_pairs(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
+#if defined HAS_AMX
+	if (m >= SIDE && n >= SIDE && k >= SIDE && (ak == 1 || ar == 1) && tiles_ready()) {
+		tiled_and_rest(m, n, k, a, ar, ak, b, br, c, cr, add);
+		return;
+	}
+#endif
+#if defined __AVX512BF16__
+	small(paired, m, n, k, a, ar, ak, b, br, c, cr, add);
+#else
 	(void)m, (void)n, (void)k, (void)a, (void)ar, (void)ak, (void)b, (void)br, (void)c, (void)cr, (void)add;
 	k_fail("this processor's vectors do not multiply bf16");
-}
 #endif
+}
 
 /* Brings the lines of a tile of c near, where the next tile's sums begin.  A row may lie in two. */
 INLINE void fetch_tile(const float *c, int64_t cr)

@@ -18,7 +18,8 @@ INLINE Grid grid_for(int64_t m, int64_t n, int64_t mr, int64_t nr, int64_t threa
 	Grid best = {1, 1};
 	int64_t down = ceil_div(m, mr), across = ceil_div(n, nr), least = INT64_MAX;
 	for (int64_t rows = 1; rows <= MIN(threads, down); rows++) {
-		int64_t cols = MIN(threads / rows, across), high = ceil_div(down, rows) * mr, wide = ceil_div(across, cols) * nr;
+		int64_t cols = MIN(threads / rows, across);
+		int64_t high = ceil_div(down, rows) * mr, wide = ceil_div(across, cols) * nr;
 		int64_t cost = high * wide + PACK * (high + wide);
 		if (cost < least) {
 			best = (Grid){rows, cols};

@@ -3,8 +3,8 @@
  * f32 and 16-bit products run on oneDNN: on its blocked gemm (as inner product or matmul) or on its batch-reduce
  * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, what the library lacks
  * or serves by its reference implementation only (f16 up to its version 2), bf16 products on tile units, large f32
- * products on vectors of 8 floats, and all where bits must not depend on the number of threads (k_threads_exact).  A batch in which b is broadcast and
- * a's matrices are contiguous is computed as one taller matrix. */
+ * products on vectors of 8 floats, and all where bits must not depend on the number of threads (k_threads_exact).  A
+ * batch in which b is broadcast and a's matrices are contiguous is computed as one taller matrix. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/prim.h"
 

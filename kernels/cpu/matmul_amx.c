@@ -16,8 +16,8 @@
 
 #if defined HAS_AMX
 
-/* Sums of a square; most of k that is summed at once; most rows and columns of a block; bytes of b's panels that stay
- * in the second cache while panels of a pass. */
+/* Sums of a square; most of k that is summed at once; most rows and columns of a block; how many bytes of b's panels
+ * are kept in the second cache while the panels of a pass by. */
 enum { SQUARE = PANEL * PANEL, DEEP = 3072, MOST_SIDE = 1024, NEAR = 1 << 20 };
 
 /* ---- packing ---- */
@@ -101,40 +101,42 @@ static char *element(const Block *x, int64_t i, int64_t j)
 	return x->y + ((x->i + i) * x->d->ldy + x->j + j) * type_bytes(x->d->to);
 }
 
-/* Whole rows of c + bias as bf16. */
-static void put_rows(uint16_t *to, int64_t row, const float *c, const uint16_t *bias, int64_t m)
+/* m rows of n columns of c + bias as bf16. */
+static void put_half(uint16_t *to, int64_t row, const float *c, const uint16_t *bias, int64_t m, int64_t n)
 {
+	__mmask32 columns = (__mmask32)((1ull << n) - 1);
 	__m512 low = _mm512_setzero_ps(), high = low;
 	if (bias) {
-		low = _mm512_castsi512_ps(_mm512_slli_epi32(wide_line(bias, 0xffff), 16));
-		high = _mm512_castsi512_ps(_mm512_slli_epi32(wide_line(bias + SIDE, 0xffff), 16));
+		low = _mm512_castsi512_ps(_mm512_slli_epi32(wide_line(bias, (__mmask16)columns), 16));
+		high = _mm512_castsi512_ps(_mm512_slli_epi32(wide_line(bias + SIDE, (__mmask16)(columns >> SIDE)), 16));
 	}
 	for (int64_t r = 0; r < m; r++, c += PANEL, to += row) {
 		__m512bh both = _mm512_cvtne2ps_pbh(_mm512_add_ps(_mm512_load_ps(c + SIDE), high),
 			_mm512_add_ps(_mm512_load_ps(c), low));
-		_mm512_storeu_si512(to, (__m512i)both);
+		_mm512_mask_storeu_epi16(to, columns, (__m512i)both);
 	}
+}
+
+/* The same in f32; add: y += c. */
+static void put_float(float *to, int64_t row, const float *c, const uint16_t *bias, int64_t m, int64_t n, bool add)
+{
+	float more[PANEL] = {0};
+	if (bias)
+		widen_bf16(more, bias, n);
+	for (int64_t r = 0; r < m; r++, c += PANEL, to += row)
+		for (int64_t l = 0; l < n; l++)
+			to[l] = c[l] + (add ? to[l] : more[l]);
 }
 
 /* Writes m rows of n columns of c to y at (i, j), with what is added to them; the bias to the first part of k. */
 static void put(const Block *x, const float *c, int64_t i, int64_t j, int64_t m, int64_t n, bool add)
 {
-	float row[PANEL], more[PANEL] = {0};
 	const uint16_t *bias = x->bias && (x->k == 0 || x->sums) ? x->bias + x->j + j : NULL;
-	if (x->d->to == K_BF16 && n == PANEL) {
-		put_rows((uint16_t *)(void *)element(x, i, j), x->d->ldy, c, bias, m);
-		return;
-	}
-	if (bias)
-		widen(more, bias, x->d->dtype, n);
-	for (int64_t r = 0; r < m; r++) {
-		char *to = element(x, i + r, j);
-		if (add)
-			memcpy(more, to, (size_t)n * sizeof *more);
-		for (int64_t l = 0; l < PANEL; l++)
-			row[l] = c[r * PANEL + l] + more[l];
-		narrow(to, row, x->d->to, n);
-	}
+	void *to = element(x, i, j);
+	if (x->d->to == K_F32)
+		put_float(to, x->d->ldy, c, bias, m, n, add);
+	else
+		put_half(to, x->d->ldy, c, bias, m, n);
 }
 
 /* c (32, 32) = or += packed panels of a and b. */

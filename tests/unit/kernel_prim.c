@@ -61,10 +61,10 @@ static const Product products[] = {
 	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
 };
 
-/* Above the sides and depths of blocks in which own:amx computes. */
+/* Above the sides and depths of blocks in which own:amx computes; with less scratch blocks are smaller. */
 static const Product long_ones[] = {
 	{.m = 1070, .n = 50, .k = 45, .bias = 1}, {.m = 50, .n = 1070, .k = 45, .tb = 1, .bias = 1},
-	{.m = 45, .n = 150, .k = 6200, .ta = 1, .bias = 1}, {.m = 1070, .n = 40, .k = 3090, .bias = 1},
+	{.m = 45, .n = 210, .k = 6200, .ta = 1, .bias = 1}, {.m = 1070, .n = 40, .k = 3090, .bias = 1},
 	{.m = 40, .n = 1070, .k = 3090, .tb = 1, .bias = 1},
 };
 
@@ -87,15 +87,16 @@ static float *sum_before(const KMatmulDesc *d, double *want, int64_t n)
 	return sum;
 }
 
-/* f32 sums are rounded once, by the library and by our own kernel (own: with a scratch of -1 bytes, into which nothing
- * fits). */
-static void check_halves(const Product *shape, KDType type, KDType to, bool own, bool add)
+/* f32 sums are rounded once, by the library and by our own kernels: with a scratch of -1 bytes, into which nothing fits,
+ * by the one that needs none. */
+static void check_halves(const Product *shape, KDType type, KDType to, int64_t work_bytes, bool add)
 {
+	bool own = work_bytes < 0;
 	KMatmulDesc d = product_desc(shape, type);
 	d.to = to;
 	d.add = add;
 	d.bias = d.bias && !add;
-	d.work_bytes = own ? -1 : K_GEMM_WORK;
+	d.work_bytes = work_bytes;
 	int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
 	float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
 	float *bias = case_floats(d.n, -1, 1);
@@ -119,24 +120,26 @@ static void check_halves(const Product *shape, KDType type, KDType to, bool own,
 static void check_half_products(void)
 {
 	static const Product large = {.m = 201, .n = 300, .k = 601, .bias = 1};
-	for (int t = 0; t < 2; t++)
-		for (int own = 0; own < 2; own++) {
-			KDType type = t ? K_BF16 : K_F16;
-			for (size_t c = 0; c < sizeof products / sizeof *products; c++) {
-				check_halves(&products[c], type, type, own, false);
-				check_halves(&products[c], type, K_F32, own, false);
-				check_halves(&products[c], type, K_F32, own, true);
-			}
-			for (size_t c = 0; c < sizeof long_ones / sizeof *long_ones && t && !own; c++) {
-				check_halves(&long_ones[c], type, type, own, false);
-				check_halves(&long_ones[c], type, K_F32, own, c % 2);
-			}
-			for (int tr = 0; tr < 4; tr++) {
-				Product p = large;
-				p.ta = tr & 1, p.tb = tr & 2;
-				check_halves(&p, type, type, own, false);
-				check_halves(&p, type, K_F32, own, true);
-			}
+	static const int64_t room[] = {K_GEMM_WORK, -1};
+	for (int t = 0; t < 4; t++) {
+		KDType type = t % 2 ? K_BF16 : K_F16;
+		int64_t work = room[t / 2];
+		for (size_t c = 0; c < sizeof products / sizeof *products; c++) {
+			check_halves(&products[c], type, type, work, false);
+			check_halves(&products[c], type, K_F32, work, false);
+			check_halves(&products[c], type, K_F32, work, true);
+		}
+		for (int tr = 0; tr < 4; tr++) {
+			Product p = large;
+			p.ta = tr & 1, p.tb = tr & 2;
+			check_halves(&p, type, type, work, false);
+			check_halves(&p, type, K_F32, work, true);
+		}
+	}
+	for (size_t c = 0; c < sizeof long_ones / sizeof *long_ones; c++)
+		for (int64_t work = K_GEMM_WORK; work > 1 << 16; work /= 5) {
+			check_halves(&long_ones[c], K_BF16, K_BF16, work, false);
+			check_halves(&long_ones[c], K_BF16, K_F32, work, c % 2);
 		}
 }
 
