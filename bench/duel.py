@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import sys
 
 import torch
@@ -133,6 +134,7 @@ def options():
 
 def main():
     args, rows = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # contenders are ended, too
     for name in HANDICAPS:
         os.environ.pop(name, None)
     for row in rows:

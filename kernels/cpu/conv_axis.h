@@ -24,6 +24,8 @@ static inline ConvAxis conv_axis(const KConvDesc *d, int i, bool turned)
 static inline int64_t conv_axis_met(const ConvAxis *a, int64_t at, int64_t tap)
 {
 	int64_t t = at * a->step + tap * a->dilation - a->left;
+	if (a->up == 1) /* most are, and divisions are slow */
+		return t < 0 || t >= a->from ? -1 : t;
 	return t < 0 || t % a->up || t / a->up >= a->from ? -1 : t / a->up;
 }
 

@@ -40,6 +40,20 @@ static Patches patches_of(const KConvDesc *d, ConvKind kind)
 	return s;
 }
 
+/* Few bytes by two copies of a fixed size, which may overlap: a call would take longer. */
+static inline void copy_bytes(char *to, const char *from, int64_t n)
+{
+	if (n >= 32 && n <= 64) {
+		memcpy(to, from, 32);
+		memcpy(to + n - 32, from + n - 32, 32);
+	} else if (n >= 16 && n < 32) {
+		memcpy(to, from, 16);
+		memcpy(to + n - 16, from + n - 16, 16);
+	} else {
+		memcpy(to, from, (size_t)n);
+	}
+}
+
 /* Taps along the last axis of one row; x: channels of the group where that axis begins.  Taps that lie side by side are
  * one copy where the operand's channels are those of one group. */
 static void copy_taps(const Patches *s, char *to, const char *x, int64_t at)
@@ -49,15 +63,17 @@ static void copy_taps(const Patches *s, char *to, const char *x, int64_t at)
 	int64_t taps = a->taps, from = at * a->step - a->left, row = s->in * s->size;
 	if (s->group == 1 && a->up == 1 && a->dilation == 1) {
 		int64_t before = MIN(taps, MAX(0, -from)), end = MAX(before, MIN(taps, a->from - from));
-		memset(to, 0, (size_t)(before * row));
-		memcpy(to + before * row, x + (from + before) * row, (size_t)((end - before) * row));
-		memset(to + end * row, 0, (size_t)((taps - end) * row));
+		if (before > 0)
+			memset(to, 0, (size_t)(before * row));
+		copy_bytes(to + before * row, x + (from + before) * row, (end - before) * row);
+		if (end < taps)
+			memset(to + end * row, 0, (size_t)((taps - end) * row));
 		return;
 	}
 	for (int64_t k = 0; k < taps; k++, to += row) {
 		int64_t p = conv_axis_met(a, at, k);
 		if (p >= 0)
-			memcpy(to, x + p * s->group * row, (size_t)row);
+			copy_bytes(to, x + p * s->group * row, row);
 		else
 			memset(to, 0, (size_t)row);
 	}
@@ -67,12 +83,11 @@ static void copy_taps(const Patches *s, char *to, const char *x, int64_t at)
 static void copy_row(const Patches *s, char *to, const char *x, int64_t r, int64_t g)
 {
 	int last = s->d->rank - 1;
-	int64_t at[3], tap[3], positions = numel(s->d->rank, s->to), taps = s->axis[last].taps, row = s->in * s->size;
+	int64_t at[3], tap[3] = {0}, positions = numel(s->d->rank, s->to), taps = s->axis[last].taps, row = s->in * s->size;
 	unravel(r % positions, s->d->rank, s->to, at);
 	for (int64_t k = 0; k < s->taps; k += taps, to += taps * row) {
 		int64_t p = r / positions;
 		bool inside = true;
-		unravel(k, s->d->rank, s->d->kernel, tap);
 		for (int i = 0; i < last; i++) {
 			int64_t q = conv_axis_met(&s->axis[i], at[i], tap[i]);
 			inside = inside && q >= 0;
@@ -82,6 +97,8 @@ static void copy_row(const Patches *s, char *to, const char *x, int64_t r, int64
 			copy_taps(s, to, x + (p * s->axis[last].from * s->group + g) * row, at[last]);
 		else
 			memset(to, 0, (size_t)(taps * row));
+		for (int i = last - 1; i >= 0 && ++tap[i] == s->d->kernel[i]; i--)
+			tap[i] = 0;
 	}
 }
 

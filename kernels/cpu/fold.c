@@ -66,10 +66,13 @@ INLINE const float *source_at(const Source *s, int k, int64_t at, int64_t n, flo
 	return buffer;
 }
 
-static void fold_block(float *restrict sum, const Source *s, int64_t at, int64_t n, float scale)
+/* Returns where the sum is: in `sum`, or where it comes from if that is all of it. */
+static const float *fold_block(float *restrict sum, const Source *s, int64_t at, int64_t n, float scale)
 {
 	float wide[BLOCK] __attribute__((aligned(LINE)));
 	const float *first = source_at(s, 0, at, n, sum);
+	if (s->n == 1 && scale == 1)
+		return first;
 	if (s->n == 1 && first != sum)
 		memcpy(sum, first, (size_t)n * sizeof(*sum));
 	if (s->n > 1) {
@@ -84,6 +87,7 @@ static void fold_block(float *restrict sum, const Source *s, int64_t at, int64_t
 	if (scale != 1)
 		for (int64_t i = 0; i < n; i++)
 			sum[i] *= scale;
+	return sum;
 }
 
 void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, int n_in, int64_t n, float scale)
@@ -98,10 +102,10 @@ void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, i
 		#pragma omp for schedule(static)
 		for (int64_t at = 0; at < n; at += BLOCK) {
 			int64_t part = MIN(BLOCK, n - at);
-			fold_block(sum, &s, at, part, scale);
+			const float *folded = fold_block(sum, &s, at, part, scale);
 			if (out_type != K_F32)
-				narrow(rounded, sum, out_type, part);
-			put((char *)out + at * bytes, out_type == K_F32 ? (void *)sum : rounded, part * bytes, past_caches);
+				narrow(rounded, folded, out_type, part);
+			put((char *)out + at * bytes, out_type == K_F32 ? (const void *)folded : rounded, part * bytes, past_caches);
 		}
 		streams_done();
 	}

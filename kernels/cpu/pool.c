@@ -18,14 +18,30 @@ static Plane plane_of(const KPool *p)
 		numel(p->rank, p->out), numel(p->rank, p->kernel)};
 }
 
-/* The flat input position of kernel position k at output position q; -1 outside the input. */
-static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
+/* A position of the input or output, and the kernel's position, from the first on: what is divided out once, not at each
+ * step. */
+typedef struct Walk { int64_t at[3], tap[3]; } Walk;
+
+static Walk walk_from(const KPool *p, const int64_t *dim, int64_t i)
 {
-	int64_t qa[3], ka[3], at = 0;
-	unravel(q, p->rank, p->out, qa);
-	unravel(k, p->rank, p->kernel, ka);
+	Walk w = {{0}, {0}};
+	unravel(i, p->rank, dim, w.at);
+	return w;
+}
+
+/* To the next position of the kernel. */
+static void walk_on(const KPool *p, Walk *w)
+{
+	for (int i = p->rank - 1; i >= 0 && ++w->tap[i] == p->kernel[i]; i--)
+		w->tap[i] = 0;
+}
+
+/* The flat input position of the kernel's at an output position; -1 outside the input. */
+static int64_t pool_input_at(const KPool *p, const Walk *w)
+{
+	int64_t at = 0;
 	for (int i = 0; i < p->rank; i++) {
-		int64_t x = qa[i] * p->stride[i] + ka[i] * p->dilation[i] - p->pad[i];
+		int64_t x = w->at[i] * p->stride[i] + w->tap[i] * p->dilation[i] - p->pad[i];
 		if (x < 0 || x >= p->in[i])
 			return -1;
 		at = at * p->in[i] + x;
@@ -33,17 +49,22 @@ static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
 	return at;
 }
 
-/* The flat output position whose kernel position k lies on input position i; -1 when there is none. */
-static int64_t pool_output_at(const KPool *p, int64_t i, int64_t k)
+/* The flat output position whose kernel position lies on an input position; -1 when there is none. */
+static int64_t pool_output_at(const KPool *p, const Walk *w)
 {
-	int64_t ia[3], ka[3], at = 0;
-	unravel(i, p->rank, p->in, ia);
-	unravel(k, p->rank, p->kernel, ka);
+	int64_t at = 0;
 	for (int d = 0; d < p->rank; d++) {
-		int64_t x = ia[d] + p->pad[d] - ka[d] * p->dilation[d];
-		if (x < 0 || x % p->stride[d] || x / p->stride[d] >= p->out[d])
+		int64_t x = w->at[d] + p->pad[d] - w->tap[d] * p->dilation[d], q = x;
+		if (x < 0)
 			return -1;
-		at = at * p->out[d] + x / p->stride[d];
+		if (p->stride[d] != 1) {
+			q = x / p->stride[d];
+			if (q * p->stride[d] != x)
+				return -1;
+		}
+		if (q >= p->out[d])
+			return -1;
+		at = at * p->out[d] + q;
 	}
 	return at;
 }

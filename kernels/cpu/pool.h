@@ -30,8 +30,9 @@ void CONCAT(k_avg_pool, SUFFIX)(T *y, const T *x, const KPool *pool)
 		int64_t count = pool_count(pool, q);
 		T *to = y + t * p.c;
 		memset(to, 0, (size_t)p.c * sizeof(T));
-		for (int64_t k = 0; k < p.kernel; k++) {
-			int64_t i = pool_input_at(pool, q, k);
+		Walk walk = walk_from(pool, pool->out, q);
+		for (int64_t k = 0; k < p.kernel; k++, walk_on(pool, &walk)) {
+			int64_t i = pool_input_at(pool, &walk);
 			if (i >= 0)
 				for (int64_t j = 0; j < p.c; j++)
 					to[j] += x[(n * p.in + i) * p.c + j];
@@ -54,8 +55,9 @@ void CONCAT(k_avg_pool_grad, SUFFIX)(T *dx, const T *dy, const KPool *pool)
 		for (int64_t q = 0; q < p.out; q++) {
 			const T *from = dy + (t / blocks * p.out + q) * p.c + c0;
 			T scale = 1 / (T)MAX(1, pool_count(pool, q));
-			for (int64_t k = 0; k < p.kernel; k++) {
-				int64_t i = pool_input_at(pool, q, k);
+			Walk walk = walk_from(pool, pool->out, q);
+			for (int64_t k = 0; k < p.kernel; k++, walk_on(pool, &walk)) {
+				int64_t i = pool_input_at(pool, &walk);
 				for (int64_t j = 0; i >= 0 && j < w; j++)
 					to[i * p.c + j] += from[j] * scale;
 			}

@@ -9,8 +9,9 @@ void CONCAT(k_avg_pool, SUFFIX)(T *y, const T *x, const KPool *pool)
 	for (int64_t t = 0; t < p.n * p.out * blocks; t++) {
 		int64_t n = t / blocks / p.out, q = t / blocks % p.out, c0 = t % blocks * LANES, w = MIN(LANES, p.c - c0);
 		float sum[LANES] = {0}, count = (float)MAX(1, pool_count(pool, q));
-		for (int64_t k = 0; k < p.kernel; k++) {
-			int64_t i = pool_input_at(pool, q, k);
+		Walk walk = walk_from(pool, pool->out, q);
+		for (int64_t k = 0; k < p.kernel; k++, walk_on(pool, &walk)) {
+			int64_t i = pool_input_at(pool, &walk);
 			for (int64_t j = 0; i >= 0 && j < w; j++)
 				sum[j] += LOAD(x[(n * p.in + i) * p.c + c0 + j]);
 		}
@@ -28,8 +29,9 @@ static void CONCAT(pool_grad, SUFFIX)(T *dx, const T *dy, const int32_t *idx, co
 	for (int64_t t = 0; t < p.n * p.in * blocks; t++) {
 		int64_t n = t / blocks / p.in, i = t / blocks % p.in, c0 = t % blocks * LANES, w = MIN(LANES, p.c - c0);
 		float sum[LANES] = {0};
-		for (int64_t k = 0; k < p.kernel; k++) {
-			int64_t q = pool_output_at(pool, i, k);
+		Walk walk = walk_from(pool, pool->in, i);
+		for (int64_t k = 0; k < p.kernel; k++, walk_on(pool, &walk)) {
+			int64_t q = pool_output_at(pool, &walk);
 			if (q < 0)
 				continue;
 			int64_t at = (n * p.out + q) * p.c + c0;

@@ -7,8 +7,9 @@ static void CONCAT(max_at, SUFFIX)(T *y, int32_t *idx, const T *x, const Plane *
 	WIDE best[LANES];
 	int32_t at[LANES];
 	bool first = true;
-	for (int64_t k = 0; k < p->kernel; k++) {
-		int64_t i = pool_input_at(p->p, q, k);
+	Walk walk = walk_from(p->p, p->p->out, q);
+	for (int64_t k = 0; k < p->kernel; k++, walk_on(p->p, &walk)) {
+		int64_t i = pool_input_at(p->p, &walk);
 		if (i < 0)
 			continue;
 		const T *from = x + i * p->c + c0;
