@@ -105,7 +105,8 @@ void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, i
 			const float *folded = fold_block(sum, &s, at, part, scale);
 			if (out_type != K_F32)
 				narrow(rounded, folded, out_type, part);
-			put((char *)out + at * bytes, out_type == K_F32 ? (const void *)folded : rounded, part * bytes, past_caches);
+			put((char *)out + at * bytes, out_type == K_F32 ? (const void *)folded : rounded, part * bytes,
+				past_caches);
 		}
 		streams_done();
 	}

@@ -2,8 +2,8 @@
  *
  * Rounding is to nearest even, and NaN stays NaN.  Every way to convert gives the same bits, so a program computes the
  * same with any --arch: bf16 uses integer arithmetic that compilers vectorise (the processor's own instruction takes
- * denormals for zero; matmul_amx.c and attention.c use it, whose products do so, too), f16 uses F16C where the processor
- * has it. */
+ * denormals for zero; matmul_amx.c and attention.c use it, whose products do so, too), f16 uses F16C where the
+ * processor has it. */
 #ifndef SHARDC_CPU_HALF_H
 #define SHARDC_CPU_HALF_H
 

@@ -18,8 +18,8 @@ static Plane plane_of(const KPool *p)
 		numel(p->rank, p->out), numel(p->rank, p->kernel)};
 }
 
-/* A position of the input or output, and the kernel's position, from the first on: what is divided out once, not at each
- * step. */
+/* A position of the input or output, and the kernel's position, from the first on: what is divided out once, not at
+ * each step. */
 typedef struct Walk { int64_t at[3], tap[3]; } Walk;
 
 static Walk walk_from(const KPool *p, const int64_t *dim, int64_t i)

@@ -87,8 +87,8 @@ static float *sum_before(const KMatmulDesc *d, double *want, int64_t n)
 	return sum;
 }
 
-/* f32 sums are rounded once, by the library and by our own kernels: with a scratch of -1 bytes, into which nothing fits,
- * by the one that needs none. */
+/* f32 sums are rounded once, by the library and by our own kernels: with a scratch of -1 bytes, into which nothing
+ * fits, by the one that needs none. */
 static void check_halves(const Product *shape, KDType type, KDType to, int64_t work_bytes, bool add)
 {
 	bool own = work_bytes < 0;
