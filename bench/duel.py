@@ -6,7 +6,7 @@ ended in its time; a step that a slice's end cuts goes on in the next one.  The 
 not count.  The ratio is that of the whole time, its range is over rounds; a round of few steps is off by one of them.
 Ratio above 1: we are faster.  Of PyTorch's configurations only those with memory kept take part (README.md).
 
-usage: python duel.py SHARDC WORKDIR --only a,b [--modes a,b] [--rounds N] [--seconds S] [--slice S] [--threads N]
+usage: python duel.py SHARDC WORKDIR [--only a,b] [--modes a,b] [--rounds N] [--seconds S] [--slice S] [--threads N]
        [--json FILE]
 """
 import argparse
@@ -124,6 +124,8 @@ def options():
     p.add_argument("--json", help="rows are added to it")
     args = p.parse_args()
     args.modes, args.quick, args.clock = args.modes.split(","), False, "wall"
+    if args.rounds < 1 or args.slice <= 0 or args.seconds < args.slice:
+        p.error("--rounds is at least 1, --slice above 0, --seconds at least a slice")
     known = cases.rows(False)
     names = args.only.split(",") if args.only else list(known)
     unknown = [n for n in names if n not in known] + [m for m in args.modes if m not in MODES]
