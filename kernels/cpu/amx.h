@@ -28,11 +28,26 @@ INLINE void tiles_end(void) { _tile_release(); }
 /* What was stored is in memory: compilers do not know what a tile load reads. */
 INLINE void tiles_stored(void) { __asm__ volatile("" ::: "memory"); }
 
-/* c (32, 32) = or += a b in `steps`, cr floats from row to row of c.  as, br: bytes from line to line of tiles of a and
- * b; at each step the tiles lie a_step and b_step bytes further, the lower one of a and the right one of b lie a_next
- * and b_next bytes behind the first. */
-INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, const char *a, int64_t ar, int64_t a_step,
-	int64_t a_next, const char *b, int64_t br, int64_t b_step, int64_t b_next)
+/* An operand: bytes from line to line of a tile, from a step's tiles to those of the next step, and from the first
+ * tile of a step to the second, which is the lower one of a, the right one of b. */
+typedef struct Lines { const char *at; int64_t row, step, next; } Lines;
+
+/* Memory that is written behind a product: `rows` times `bytes`, at most 128 of them.  Each step fetches a row. */
+typedef struct Written { char *at; int64_t row, rows, bytes; } Written;
+
+INLINE void fetch_row(Written *y)
+{
+	if (y->rows-- <= 0)
+		return;
+	__builtin_prefetch(y->at, 1);
+	__builtin_prefetch(y->at + y->bytes - 1, 1);
+	if (y->bytes > 64)
+		__builtin_prefetch(y->at + 64, 1);
+	y->at += y->row;
+}
+
+/* c (32, 32) = or += a b in `steps`, cr floats from row to row of c. */
+INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, Lines a, Lines b, Written y)
 {
 	tiles_stored();
 	if (add) {
@@ -46,15 +61,16 @@ INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, const ch
 		_tile_zero(2);
 		_tile_zero(3);
 	}
-	for (int64_t s = 0; s < steps; s++, a += a_step, b += b_step) {
-		_tile_loadd(4, a, ar);
-		_tile_loadd(6, b, br);
-		_tile_loadd(7, b + b_next, br);
-		_tile_loadd(5, a + a_next, ar);
+	for (int64_t s = 0; s < steps; s++, a.at += a.step, b.at += b.step) {
+		_tile_loadd(4, a.at, a.row);
+		_tile_loadd(6, b.at, b.row);
+		_tile_loadd(7, b.at + b.next, b.row);
+		_tile_loadd(5, a.at + a.next, a.row);
 		_tile_dpbf16ps(0, 4, 6);
 		_tile_dpbf16ps(1, 4, 7);
 		_tile_dpbf16ps(2, 5, 6);
 		_tile_dpbf16ps(3, 5, 7);
+		fetch_row(&y);
 	}
 	_tile_stored(0, c, cr * 4);
 	_tile_stored(1, c + SIDE, cr * 4);
@@ -63,17 +79,16 @@ INLINE void tiles_square(float *c, int64_t cr, bool add, int64_t steps, const ch
 }
 
 /* The same of one tile of c. */
-INLINE void tiles_one(float *c, int64_t cr, bool add, int64_t steps, const char *a, int64_t ar, int64_t a_step,
-	const char *b, int64_t br, int64_t b_step)
+INLINE void tiles_one(float *c, int64_t cr, bool add, int64_t steps, Lines a, Lines b)
 {
 	tiles_stored();
 	if (add)
 		_tile_loadd(0, c, cr * 4);
 	else
 		_tile_zero(0);
-	for (int64_t s = 0; s < steps; s++, a += a_step, b += b_step) {
-		_tile_loadd(4, a, ar);
-		_tile_loadd(6, b, br);
+	for (int64_t s = 0; s < steps; s++, a.at += a.step, b.at += b.step) {
+		_tile_loadd(4, a.at, a.row);
+		_tile_loadd(6, b.at, b.row);
 		_tile_dpbf16ps(0, 4, 6);
 	}
 	_tile_stored(0, c, cr * 4);

@@ -102,13 +102,14 @@ static void tiled_panel(int64_t rows, int64_t n, int64_t k, const float *a, int6
 	float *c, int64_t cr, bool add)
 {
 	int64_t steps = k / SIDE, j = 0;
-	for (; rows == PANEL && j + PANEL <= n; j += PANEL)
-		tiles_square(c + j, cr, add, steps, (const char *)a, ar * 4, 64, SIDE * ar * 4, (const char *)(b + j), br * 4,
-			SIDE * br * 4, 64);
-	for (; j < n; j += SIDE)
-		for (int64_t i = 0; i < rows; i += SIDE)
-			tiles_one(c + i * cr + j, cr, add, steps, (const char *)(a + i * ar), ar * 4, 64, (const char *)(b + j),
-				br * 4, SIDE * br * 4);
+	Lines of_a = {(const char *)a, ar * 4, 64, SIDE * ar * 4}, of_b = {(const char *)b, br * 4, SIDE * br * 4, 64};
+	for (; rows == PANEL && j + PANEL <= n; j += PANEL, of_b.at += PANEL * 4)
+		tiles_square(c + j, cr, add, steps, of_a, of_b, (Written){0});
+	for (; j < n; j += SIDE, of_b.at += SIDE * 4) {
+		Lines line = of_a;
+		for (int64_t i = 0; i < rows; i += SIDE, line.at += of_a.next)
+			tiles_one(c + i * cr + j, cr, add, steps, line, of_b);
+	}
 }
 
 /* m, n and k are multiples of 16; a's rows or its columns are contiguous. */

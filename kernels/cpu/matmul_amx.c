@@ -1,13 +1,15 @@
 /* kernels/cpu/matmul_amx.c: products of bf16 matrices on tile units (AMX).
  *
  * A tile is 16 lines of 64 bytes.  One instruction adds the product of two tiles to a third: of a's rows by columns of
- * 32 bf16, and of 16 pairs of b's rows by 16 columns.  Both operands are packed into such tiles first, in work, by all
- * threads together: an operand whose rows lie the other way is turned on the way.  Then each thread computes a
- * rectangle of y by blocks of 32 x 32, which stay in four tiles over DEEP of k.  For longer k sums are kept in y where
- * it is f32, else in work, and rounded once.  An element is one chain of sums in the order of k, whose cuts depend on k
- * alone: so bits do not depend on the number of threads.  Denormals count as zero.
+ * 32 bf16, and of 16 pairs of b's rows by 16 columns.  All threads together pack b into such tiles, in work, and a where
+ * its columns are rows in memory; else tiles of a are loaded from where it lies.  Then each thread computes a rectangle
+ * of y by blocks of 32 x 32, which stay in four tiles over DEEP of k.  For longer k sums are kept in y where it is f32,
+ * else in work, and rounded once.  An element is one chain of sums in the order of k, whose cuts depend on k alone: so
+ * bits do not depend on the number of threads.  Denormals count as zero.
  *
- * The order of loops is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008). */
+ * The order of loops is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
+ * Sizes are for processors whose third cache is a fifth as fast as the second one: what a thread packs of b, NEAR bytes,
+ * is packed to where it packed before, and rows of y are fetched before they are written. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/grid.h"
 #include "kernels/cpu/half.h"
@@ -16,9 +18,10 @@
 
 #if defined HAS_AMX
 
-/* Sums of a square; most of k that is summed at once; most rows and columns of a block; how many bytes of b's panels
- * are kept in the second cache while the panels of a pass by. */
-enum { SQUARE = PANEL * PANEL, DEEP = 3072, MOST_SIDE = 1024, NEAR = 1 << 20 };
+/* Sums of a square; most of k that is summed at once; most rows and columns of a block; bytes of b's panels that stay
+ * in a thread's second cache while those of a pass by; panels that are packed side by side, so that what is read of a
+ * row of memory is long. */
+enum { SQUARE = PANEL * PANEL, DEEP = 2048, MOST_SIDE = 1024, NEAR = 3 << 18, BESIDE = 8 };
 
 /* ---- packing ---- */
 
@@ -55,43 +58,54 @@ INLINE void pack_tile(uint16_t *to, const uint16_t *from, int64_t row, int64_t l
 		_mm512_store_si512(to + i * STEP, v[i]);
 }
 
-/* Of the panel's `count` rows of a or columns of b from `first` on, the elements [k, k + depth) of k, by steps of two
- * tiles. */
-INLINE void pack_panel_as(uint16_t *to, const Operand *x, int64_t first, int64_t count, int64_t k, int64_t depth,
-	bool by_k, bool turn)
+/* A step of the panel at `first`, two tiles: `across` of its rows of a or columns of b are there, and `along` of k. */
+INLINE void pack_step(uint16_t *to, const Operand *x, int64_t first, int64_t across, int64_t k, int64_t along, bool by_k,
+	bool turn)
 {
-	for (int64_t s = 0; s < depth; s += STEP)
-		for (int64_t h = 0; h < PANEL; h += SIDE, to += TILE) {
-			int64_t across = MAX(0, MIN(SIDE, count - h)), along = MIN(STEP, depth - s);
-			const uint16_t *from = x->at + (by_k ? (k + s) * x->row + first + h : (first + h) * x->row + k + s);
-			if (across == SIDE && along == STEP)
-				pack_tile(to, from, x->row, by_k ? STEP : SIDE, by_k ? SIDE : STEP, by_k, turn);
-			else
-				pack_tile(to, from, x->row, by_k ? along : across, by_k ? across : along, by_k, turn);
-		}
+	for (int64_t h = 0; h < PANEL; h += SIDE, to += TILE) {
+		int64_t some = MAX(0, MIN(SIDE, across - h));
+		const uint16_t *from = x->at + (by_k ? k * x->row + first + h : (first + h) * x->row + k);
+		if (some == SIDE && along == STEP)
+			pack_tile(to, from, x->row, by_k ? STEP : SIDE, by_k ? SIDE : STEP, by_k, turn);
+		else
+			pack_tile(to, from, x->row, by_k ? along : some, by_k ? some : along, by_k, turn);
+	}
 }
 
-static void pack_panel(uint16_t *to, const Operand *x, int64_t first, int64_t count, int64_t k, int64_t depth)
+/* Of `count` rows of a or columns of b from `first` on, panels of the elements [k, k + depth) of k. */
+INLINE void pack_panels_as(uint16_t *to, const Operand *x, int64_t first, int64_t count, int64_t k, int64_t depth,
+	bool by_k, bool turn)
+{
+	int64_t panel = round_up(depth, STEP) * PANEL;
+	for (int64_t s = 0; s < depth; s += STEP)
+		for (int64_t at = 0; at < count; at += PANEL)
+			pack_step(to + at / PANEL * panel + s * PANEL, x, first + at, MIN(PANEL, count - at), k + s,
+				MIN(STEP, depth - s), by_k, turn);
+}
+
+static void pack_panels(uint16_t *to, const Operand *x, int64_t first, int64_t count, int64_t k, int64_t depth)
 {
 	if (x->by_k && x->turn)
-		pack_panel_as(to, x, first, count, k, depth, true, true);
+		pack_panels_as(to, x, first, count, k, depth, true, true);
 	else if (x->by_k)
-		pack_panel_as(to, x, first, count, k, depth, true, false);
+		pack_panels_as(to, x, first, count, k, depth, true, false);
 	else if (x->turn)
-		pack_panel_as(to, x, first, count, k, depth, false, true);
+		pack_panels_as(to, x, first, count, k, depth, false, true);
 	else
-		pack_panel_as(to, x, first, count, k, depth, false, false);
+		pack_panels_as(to, x, first, count, k, depth, false, false);
 }
 
 /* ---- a block of y ---- */
 
 /* Rows [i, i + m) and columns [j, j + n) of y, summed over [k, k + depth) in `steps`; its packed operands, and its sums
- * by 32 x 32 where k has more than one part and y is not f32. */
+ * by 32 x 32 where k has more than one part and y is not f32.  lies: whole panels of a are read where it lies. */
 typedef struct Block {
 	const KMatmulDesc *d;
 	char *y;
+	Operand of_a, of_b;
 	const uint16_t *bias;
 	int64_t i, j, m, n, k, depth, steps;
+	bool lies;
 	uint16_t *a, *b;
 	float *sums;
 } Block;
@@ -139,30 +153,41 @@ static void put(const Block *x, const float *c, int64_t i, int64_t j, int64_t m,
 		put_half(to, x->d->ldy, c, bias, m, n);
 }
 
-/* c (32, 32) = or += packed panels of a and b. */
-static void multiply(float *c, int64_t cr, const uint16_t *a, const uint16_t *b, int64_t steps, bool add)
+static Lines packed(const uint16_t *panel)
 {
 	enum { BYTES = TILE * 2 };
-	tiles_square(c, cr, add, steps, (const char *)a, 64, 2 * BYTES, BYTES, (const char *)b, 64, 2 * BYTES, BYTES);
+	return (Lines){(const char *)panel, 64, 2 * BYTES, BYTES};
+}
+
+/* The panel of a at row i.  Where a lies as it is needed, only rows that are no panel are packed. */
+static Lines panel_of_a(const Block *x, int64_t i)
+{
+	if (!x->lies)
+		return packed(x->a + i * x->steps * STEP);
+	if (i + PANEL > x->m)
+		return packed(x->a);
+	int64_t row = x->of_a.row * 2;
+	return (Lines){(const char *)(x->of_a.at + (x->i + i) * x->of_a.row + x->k), row, 64, SIDE * row};
 }
 
 /* The square at (i, j) of this block. */
 static void one(const Block *x, int64_t i, int64_t j)
 {
 	const KMatmulDesc *d = x->d;
-	float c[SQUARE] __attribute__((aligned(64)));
-	const uint16_t *a = x->a + i * x->steps * STEP, *b = x->b + j * x->steps * STEP;
-	int64_t m = MIN(PANEL, x->m - i), n = MIN(PANEL, x->n - j);
+	float c[SQUARE] __attribute__((aligned(4096))); /* loads wait for stores that lie at the same place of another page */
+	Lines a = panel_of_a(x, i), b = packed(x->b + j * x->steps * STEP);
+	int64_t m = MIN(PANEL, x->m - i), n = MIN(PANEL, x->n - j), bytes = type_bytes(d->to);
 	bool first = x->k == 0, last = x->k + x->depth == d->k, whole = m == PANEL && n == PANEL;
+	Written y = {element(x, i, j), d->ldy * bytes, m, n * bytes};
 	if (d->to == K_F32 && whole && !x->bias) {
-		multiply((float *)(void *)element(x, i, j), d->ldy, a, b, x->steps, d->add || !first);
+		tiles_square((float *)(void *)y.at, d->ldy, d->add || !first, x->steps, a, b, y);
 	} else if (x->sums) {
 		float *s = x->sums + (i * round_up(x->n, PANEL) + j * PANEL);
-		multiply(s, PANEL, a, b, x->steps, !first);
+		tiles_square(s, PANEL, !first, x->steps, a, b, last ? y : (Written){0});
 		if (last)
 			put(x, s, i, j, m, n, d->add);
 	} else {
-		multiply(c, PANEL, a, b, x->steps, false);
+		tiles_square(c, PANEL, false, x->steps, a, b, y);
 		put(x, c, i, j, m, n, d->add || !first);
 	}
 }
@@ -170,19 +195,27 @@ static void one(const Block *x, int64_t i, int64_t j)
 /* Packs panels of the operand's `count` rows of a or columns of b.  Threads get what they will read, in order. */
 static void pack(const Block *x, uint16_t *to, const Operand *o, int64_t first, int64_t count)
 {
+	int64_t each = ceil_div(ceil_div(count, PANEL), team_size());
+	int64_t beside = o->by_k ? ceil_div(each, ceil_div(each, BESIDE)) * PANEL : PANEL;
 	#pragma omp for schedule(static) nowait
-	for (int64_t at = 0; at < count; at += PANEL)
-		pack_panel(to + at * x->steps * STEP, o, first + at, MIN(PANEL, count - at), x->k, x->depth);
+	for (int64_t at = 0; at < count; at += beside)
+		pack_panels(to + at * x->steps * STEP, o, first + at, MIN(beside, count - at), x->k, x->depth);
 }
 
-/* All threads of the team together: packs b, and a unless it is there, then multiplies. */
-static void block(const Block *x, const Operand *a, const Operand *b, bool pack_a)
+static void pack_a(const Block *x)
+{
+	int64_t rest = x->m % PANEL;
+	if (!x->lies)
+		pack(x, x->a, &x->of_a, x->i, x->m);
+	else if (rest > 0)
+		pack(x, x->a, &x->of_a, x->i + x->m - rest, rest);
+}
+
+/* All threads of the team together, behind what they have packed. */
+static void multiply(const Block *x)
 {
 	int64_t near = MAX(1, NEAR / (x->steps * STEP * PANEL * 2)) * PANEL;
 	Grid g = grid_for(x->m, x->n, PANEL, PANEL, team_size());
-	if (pack_a)
-		pack(x, x->a, a, x->i, x->m);
-	pack(x, x->b, b, x->j, x->n);
 	#pragma omp barrier
 	#pragma omp for schedule(static, 1)
 	for (int64_t r = 0; r < g.rows * g.cols; r++) {
@@ -196,45 +229,76 @@ static void block(const Block *x, const Operand *a, const Operand *b, bool pack_
 
 /* ---- the product ---- */
 
-/* Sides of a block and its part of k, and what these take of work; m = 0: nothing fits. */
-typedef struct Sizes { int64_t m, n, depth, bytes; bool sums; } Sizes;
+/* Sides of a block and its part of k, and what these take of work; m = 0: nothing fits.  of_a: rows that are packed. */
+typedef struct Sizes { int64_t m, n, depth, of_a, bytes; bool sums; } Sizes;
 
-/* Few columns cost little, since a is packed once for all of them where k has one part; so they are given up first. */
+/* Whether tiles can be loaded from a, in parts of k that are whole steps. */
+static bool a_lies(const KMatmulDesc *d) { return !d->ta; }
+
+/* Few columns cost little, so they are given up first. */
 static Sizes sizes_of(const KMatmulDesc *d)
 {
 	enum { LEAST_COLUMNS = 4 * PANEL };
 	int64_t parts = ceil_div(d->k, DEEP), wide = MIN(MOST_SIDE, round_up(d->n, PANEL));
+	bool unpacked = a_lies(d) && d->k % STEP == 0;
 	Sizes s = {.depth = round_up(ceil_div(d->k, parts), STEP), .sums = parts > 1 && d->to != K_F32};
 	for (s.m = MIN(MOST_SIDE, round_up(d->m, PANEL)); s.m > 0; s.m = s.m / 2 / PANEL * PANEL) {
-		int64_t column = s.depth * 2 + (s.sums ? s.m * 4 : 0), of_a = s.m * s.depth * 2;
-		s.n = MIN(wide, MAX(0, d->work_bytes - of_a) / column / PANEL * PANEL);
-		s.bytes = of_a + s.n * column;
+		int64_t column = s.depth * 2 + (s.sums ? s.m * 4 : 0);
+		s.of_a = unpacked ? PANEL : s.m;
+		s.n = MIN(wide, MAX(0, d->work_bytes - s.of_a * s.depth * 2) / column / PANEL * PANEL);
+		s.bytes = s.of_a * s.depth * 2 + s.n * column;
 		if (s.n >= MIN(wide, LEAST_COLUMNS))
 			break;
 	}
 	return s;
 }
 
+/* Makes blocks of few columns, which each thread packs into its second cache, where that packs no more of a; returns
+ * whether the blocks of some rows follow each other, then: their part of a is packed once, else that of b for columns. */
+static bool order(Sizes *s, const KMatmulDesc *d)
+{
+	int64_t near = MAX(1, NEAR / (s->depth * PANEL * 2)) * PANEL * team_size();
+	if (a_lies(d) || s->depth >= d->k)
+		s->n = MIN(s->n, near);
+	return !a_lies(d) && d->m + d->n * ceil_div(d->m, s->m) < d->n + d->m * ceil_div(d->n, s->n);
+}
+
+/* Of the whole team. */
+static void blocks(Block x, Sizes s)
+{
+	const KMatmulDesc *d = x.d;
+	bool by_rows = order(&s, d), parts = s.depth < d->k;
+	int64_t down = ceil_div(d->m, s.m), across = ceil_div(d->n, s.n);
+	for (int64_t at = 0; at < down * across; at++) {
+		x.i = (by_rows ? at / across : at % down) * s.m;
+		x.j = (by_rows ? at % across : at / down) * s.n;
+		x.m = MIN(s.m, d->m - x.i);
+		x.n = MIN(s.n, d->n - x.j);
+		for (x.k = 0; x.k < d->k; x.k += s.depth) {
+			x.depth = MIN(s.depth, d->k - x.k);
+			x.steps = ceil_div(x.depth, STEP);
+			x.lies = a_lies(d) && x.depth % STEP == 0;
+			if (parts || !by_rows || x.j == 0)
+				pack_a(&x);
+			if (parts || by_rows || x.i == 0)
+				pack(&x, x.b, &x.of_b, x.j, x.n);
+			multiply(&x);
+		}
+	}
+}
+
 static void run(KPrim *p, PrimArgs *args, char *work)
 {
 	const KMatmulDesc *d = &p->matmul;
 	Sizes s = sizes_of(d);
-	Operand a = {args->at[1], d->lda, d->ta, d->ta}, b = {args->at[2], d->ldb, !d->tb, d->tb};
-	Block x = {.d = d, .y = args->at[0], .bias = args->at[3], .a = (uint16_t *)(void *)work};
-	x.b = x.a + s.m * s.depth;
+	Block x = {.d = d, .y = args->at[0], .bias = args->at[3], .a = (uint16_t *)(void *)work,
+		.of_a = {args->at[1], d->lda, d->ta, d->ta}, .of_b = {args->at[2], d->ldb, !d->tb, d->tb}};
+	x.b = x.a + s.of_a * s.depth;
 	x.sums = s.sums ? (float *)(void *)(x.b + s.n * s.depth) : NULL;
-	#pragma omp parallel firstprivate(x) if (d->m * d->n * d->k > PARALLEL_MIN)
+	#pragma omp parallel if (d->m * d->n * d->k > PARALLEL_MIN)
 	{
 		tiles_begin();
-		for (x.i = 0; x.i < d->m; x.i += s.m)
-			for (x.j = 0; x.j < d->n; x.j += s.n)
-				for (x.k = 0; x.k < d->k; x.k += s.depth) {
-					x.m = MIN(s.m, d->m - x.i);
-					x.n = MIN(s.n, d->n - x.j);
-					x.depth = MIN(s.depth, d->k - x.k);
-					x.steps = ceil_div(x.depth, STEP);
-					block(&x, &a, &b, x.j == 0 || s.depth < d->k);
-				}
+		blocks(x, s);
 		tiles_end();
 	}
 }

@@ -65,7 +65,9 @@ static const Product products[] = {
 static const Product long_ones[] = {
 	{.m = 1070, .n = 50, .k = 45, .bias = 1}, {.m = 50, .n = 1070, .k = 45, .tb = 1, .bias = 1},
 	{.m = 45, .n = 210, .k = 6200, .ta = 1, .bias = 1}, {.m = 1070, .n = 40, .k = 3090, .bias = 1},
-	{.m = 40, .n = 1070, .k = 3090, .tb = 1, .bias = 1},
+	{.m = 40, .n = 1070, .k = 3090, .tb = 1, .bias = 1}, {.m = 70, .n = 1070, .k = 64, .bias = 1},
+	{.m = 1070, .n = 40, .k = 4096, .tb = 1, .bias = 1}, {.m = 1200, .n = 900, .k = 96, .ta = 1},
+	{.m = 300, .n = 1500, .k = 64, .ta = 1, .tb = 1},
 };
 
 /* Each run starts from the sum again; without a sum the product is written to y as it is. */
