@@ -9,8 +9,8 @@
  * 16-bit operands are widened as they are packed.  bf16 is not where vectors multiply it: then an element of a packed
  * row is a pair of two positions that follow each other in a row of dy, which a single step adds to dw.
  *
- * Returns NULL for groups, three spatial dims, channels-first data, f64, and few channels; and for what matmul_amx.c
- * multiplies as patches, two to five times as fast.  conv.c then asks oneDNN, conv_patch.c or conv_plain.c. */
+ * Returns NULL for groups, three spatial dims, channels-first data, f64, and few channels; and for what tile units
+ * multiply as patches, two to five times as fast.  conv.c then asks oneDNN, conv_patch.c or conv_plain.c. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"

@@ -7,7 +7,7 @@
  * gradient of x is the forward with its taps turned round, where strides leave zeros in the rows.  A gradient of w is
  * summed in f32 over the chunks, in order.  Products round once from f32 sums. */
 #include "kernels/cpu/conv_axis.h"
-#include "kernels/cpu/half.h"
+#include "kernels/cpu/conv_sums.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/work.h"
 
@@ -171,17 +171,6 @@ static void run(KPrim *p, PrimArgs *t, char *work, ConvKind kind)
 static void forward(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_FORWARD); }
 static void grad_x(KPrim *p, PrimArgs *t, char *work) { run(p, t, work, CONV_GRAD_X); }
 
-/* to (channels, taps) = sums (taps, channels) of one result channel */
-static void put_sums(const Patches *s, void *to, KDType type, const float *sums)
-{
-	for (int64_t k = 0; k < s->taps; k++)
-		for (int64_t i = 0; i < s->in; i++)
-			if (type == K_F32)
-				((float *)to)[i * s->taps + k] = sums[k * s->in + i];
-			else
-				narrow((char *)to + (i * s->taps + k) * type_bytes(type), sums + k * s->in + i, type, 1);
-}
-
 static void grad_w(KPrim *p, PrimArgs *t, char *work)
 {
 	Patches s = patches_of(&p->conv, CONV_GRAD_W);
@@ -191,7 +180,7 @@ static void grad_w(KPrim *p, PrimArgs *t, char *work)
 	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + s.packed);
 	#pragma omp parallel for schedule(static)
 	for (int64_t o = 0; o < s.group * s.out; o++)
-		put_sums(&s, (char *)t->at[0] + o * s.width * type_bytes(to), to, acc + o * s.width);
+		put_sums((char *)t->at[0] + o * s.width * type_bytes(to), to, acc + o * s.width, s.in, s.taps);
 }
 
 KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind)

@@ -1,33 +1,34 @@
 /* kernels/cpu/matmul_amx.c: products of bf16 matrices on tile units (AMX).
  *
- * A tile is 16 lines of 64 bytes.  One instruction adds the product of two tiles to a third: of a's rows by columns of
- * 32 bf16, and of 16 pairs of b's rows by 16 columns.  All threads together pack b into such tiles, in work, and a where
- * its columns are rows in memory; else tiles of a are loaded from where it lies.  Then each thread computes a rectangle
- * of y by blocks of 32 x 32, which stay in four tiles over DEEP of k.  For longer k sums are kept in y where it is f32,
- * else in work, and rounded once.  An element is one chain of sums in the order of k, whose cuts depend on k alone: so
- * bits do not depend on the number of threads.  Denormals count as zero.
+ * A tile is 16 lines of 64 bytes.  One instruction adds the product of two tiles to a third: of a's rows by columns
+ * of 32 bf16, and of 16 pairs of b's rows by 16 columns.  All threads together pack b into such tiles, in work, and
+ * a where its columns are rows in memory; else tiles of a are loaded from where it lies.  Then each thread computes
+ * a rectangle of y by blocks of 32 x 32, which stay in four tiles over DEEP of k.  For longer k sums are kept in y
+ * where it is f32, else in work, and rounded once.  An element is one chain of sums in the order of k, whose cuts
+ * depend on shapes alone: so bits do not depend on the number of threads.  Denormals count as zero.
  *
  * The order of loops is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
- * Sizes are for processors whose third cache is a fifth as fast as the second one: what a thread packs of b, NEAR bytes,
- * is packed to where it packed before, and rows of y are fetched before they are written. */
+ * Sizes are for processors whose third cache is a fifth as fast as the second one: what a thread packs of b, NEAR
+ * bytes, is packed to where it packed before, and rows of y are fetched before they are written. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/grid.h"
 #include "kernels/cpu/half.h"
+#include "kernels/cpu/matmul_amx.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/cpu/team.h"
 
 #if defined HAS_AMX
 
-/* Sums of a square; most of k that is summed at once; most rows and columns of a block; bytes of b's panels that stay
- * in a thread's second cache while those of a pass by; panels that are packed side by side, so that what is read of a
- * row of memory is long. */
-enum { SQUARE = PANEL * PANEL, DEEP = 2048, MOST_SIDE = 1024, NEAR = 3 << 18, BESIDE = 8 };
+/* Sums of a square; most of k that is summed at once, and with a y that a cache holds; most rows and columns of a
+ * block; bytes of b's panels that stay in a thread's second cache while those of a pass by; panels that are packed
+ * side by side, so that what is read of a row of memory is long. */
+enum { SQUARE = PANEL * PANEL, DEEP = 2048, LESS_DEEP = 1024, MOST_SIDE = 1024, NEAR = 3 << 18, BESIDE = 8 };
 
 /* ---- packing ---- */
 
 /* A matrix of rows `row` apart.  by_k: its rows are those of k, so a step of a tile is STEP of its rows; else SIDE rows
- * by STEP columns.  turn: these lines are columns of the tile, as pairs. */
-typedef struct Operand { const uint16_t *at; int64_t row; bool by_k, turn; } Operand;
+ * by STEP columns.  turn: these lines are columns of the tile, as pairs.  gathered: rows that lie elsewhere, by_k. */
+typedef struct Operand { const uint16_t *at; int64_t row; bool by_k, turn; const Gathered *gathered; } Operand;
 
 /* The first n of the 16 numbers at p, as 32-bit integers. */
 INLINE __m512i wide_line(const uint16_t *p, __mmask16 n)
@@ -59,8 +60,8 @@ INLINE void pack_tile(uint16_t *to, const uint16_t *from, int64_t row, int64_t l
 }
 
 /* A step of the panel at `first`, two tiles: `across` of its rows of a or columns of b are there, and `along` of k. */
-INLINE void pack_step(uint16_t *to, const Operand *x, int64_t first, int64_t across, int64_t k, int64_t along, bool by_k,
-	bool turn)
+INLINE void pack_step(uint16_t *to, const Operand *x, int64_t first, int64_t across, int64_t k, int64_t along,
+	bool by_k, bool turn)
 {
 	for (int64_t h = 0; h < PANEL; h += SIDE, to += TILE) {
 		int64_t some = MAX(0, MIN(SIDE, across - h));
@@ -83,9 +84,48 @@ INLINE void pack_panels_as(uint16_t *to, const Operand *x, int64_t first, int64_
 				MIN(STEP, depth - s), by_k, turn);
 }
 
+/* PANEL columns of a row; zeros where there is none. */
+INLINE __m512i some_row(const uint16_t *row, int64_t column)
+{
+	return row ? _mm512_loadu_si512(row + column) : _mm512_setzero_si512();
+}
+
+/* The two tiles of a step, of PANEL columns of these rows. */
+static void pack_rows(uint16_t *to, const uint16_t **row, int64_t column)
+{
+	for (int i = 0; i < SIDE; i++) {
+		__m512i a = some_row(row[2 * i], column), b = some_row(row[2 * i + 1], column);
+		__m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(a));
+		__m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(a, 1));
+		__m512i above = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(b));
+		__m512i above_high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(b, 1));
+		_mm512_store_si512(to + i * STEP, _mm512_or_si512(low, _mm512_slli_epi32(above, 16)));
+		_mm512_store_si512(to + TILE + i * STEP, _mm512_or_si512(high, _mm512_slli_epi32(above_high, 16)));
+	}
+}
+
+static void pack_gathered(uint16_t *to, const Gathered *x, int64_t first, int64_t count, int64_t k,
+	int64_t depth)
+{
+	int64_t panel = round_up(depth, STEP) * PANEL;
+	for (int64_t s = 0; s < depth; s += STEP) {
+		const uint16_t *row[STEP] = {NULL};
+		int64_t part = -1;
+		for (int64_t at = first; at < first + count; at += PANEL) {
+			if (at / x->width != part) {
+				part = at / x->width;
+				x->find(x->from, k + s, MIN(STEP, depth - s), part, row);
+			}
+			pack_rows(to + (at - first) / PANEL * panel + s * PANEL, row, at % x->width);
+		}
+	}
+}
+
 static void pack_panels(uint16_t *to, const Operand *x, int64_t first, int64_t count, int64_t k, int64_t depth)
 {
-	if (x->by_k && x->turn)
+	if (x->gathered)
+		pack_gathered(to, x->gathered, first, count, k, depth);
+	else if (x->by_k && x->turn)
 		pack_panels_as(to, x, first, count, k, depth, true, true);
 	else if (x->by_k)
 		pack_panels_as(to, x, first, count, k, depth, true, false);
@@ -174,7 +214,7 @@ static Lines panel_of_a(const Block *x, int64_t i)
 static void one(const Block *x, int64_t i, int64_t j)
 {
 	const KMatmulDesc *d = x->d;
-	float c[SQUARE] __attribute__((aligned(4096))); /* loads wait for stores that lie at the same place of another page */
+	float c[SQUARE] __attribute__((aligned(4096))); /* loads wait for stores at the same place of another page */
 	Lines a = panel_of_a(x, i), b = packed(x->b + j * x->steps * STEP);
 	int64_t m = MIN(PANEL, x->m - i), n = MIN(PANEL, x->n - j), bytes = type_bytes(d->to);
 	bool first = x->k == 0, last = x->k + x->depth == d->k, whole = m == PANEL && n == PANEL;
@@ -239,7 +279,8 @@ static bool a_lies(const KMatmulDesc *d) { return !d->ta; }
 static Sizes sizes_of(const KMatmulDesc *d)
 {
 	enum { LEAST_COLUMNS = 4 * PANEL };
-	int64_t parts = ceil_div(d->k, DEEP), wide = MIN(MOST_SIDE, round_up(d->n, PANEL));
+	bool small = d->to == K_F32 && d->m * d->n * 4 <= NEAR;
+	int64_t parts = ceil_div(d->k, small ? LESS_DEEP : DEEP), wide = MIN(MOST_SIDE, round_up(d->n, PANEL));
 	bool unpacked = a_lies(d) && d->k % STEP == 0;
 	Sizes s = {.depth = round_up(ceil_div(d->k, parts), STEP), .sums = parts > 1 && d->to != K_F32};
 	for (s.m = MIN(MOST_SIDE, round_up(d->m, PANEL)); s.m > 0; s.m = s.m / 2 / PANEL * PANEL) {
@@ -254,7 +295,8 @@ static Sizes sizes_of(const KMatmulDesc *d)
 }
 
 /* Makes blocks of few columns, which each thread packs into its second cache, where that packs no more of a; returns
- * whether the blocks of some rows follow each other, then: their part of a is packed once, else that of b for columns. */
+ * whether the blocks of some rows follow each other, then: their part of a is packed once, else that of b for
+ * columns. */
 static bool order(Sizes *s, const KMatmulDesc *d)
 {
 	int64_t near = MAX(1, NEAR / (s->depth * PANEL * 2)) * PANEL * team_size();
@@ -287,12 +329,11 @@ static void blocks(Block x, Sizes s)
 	}
 }
 
-static void run(KPrim *p, PrimArgs *args, char *work)
+static void product(const KMatmulDesc *d, const PrimArgs *args, const Gathered *gathered, char *work)
 {
-	const KMatmulDesc *d = &p->matmul;
 	Sizes s = sizes_of(d);
 	Block x = {.d = d, .y = args->at[0], .bias = args->at[3], .a = (uint16_t *)(void *)work,
-		.of_a = {args->at[1], d->lda, d->ta, d->ta}, .of_b = {args->at[2], d->ldb, !d->tb, d->tb}};
+		.of_a = {args->at[1], d->lda, d->ta, d->ta, NULL}, .of_b = {args->at[2], d->ldb, !d->tb, d->tb, gathered}};
 	x.b = x.a + s.of_a * s.depth;
 	x.sums = s.sums ? (float *)(void *)(x.b + s.n * s.depth) : NULL;
 	#pragma omp parallel if (d->m * d->n * d->k > PARALLEL_MIN)
@@ -301,6 +342,19 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 		blocks(x, s);
 		tiles_end();
 	}
+}
+
+static void run(KPrim *p, PrimArgs *args, char *work) { product(&p->matmul, args, NULL, work); }
+
+int64_t matmul_amx_gathered_work(const KMatmulDesc *d)
+{
+	Sizes s = sizes_of(d);
+	return s.m && tiles_ready() ? s.bytes : -1;
+}
+
+void matmul_amx_gathered(const KMatmulDesc *d, float *y, const void *a, const Gathered *b, char *work)
+{
+	product(d, &(PrimArgs){{y, (void *)(uintptr_t)a, NULL, NULL}}, b, work);
 }
 
 /* A batch, few rows, and turning a large a for few columns go to the library, which is faster with them. */

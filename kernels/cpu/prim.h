@@ -75,9 +75,10 @@ typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
 /* conv_product.c: NULL when d is not a matrix product, or when its scratch does not fit. */
 KPrim *conv_product_create(const KConvDesc *d, ConvKind kind);
-/* conv_grad_w.c, conv_grad_w_thin.c, conv_depthwise.c, conv_depthwise_f32.c, conv_patch.c, conv_tiles.c: NULL when they
- * do not serve d. */
+/* conv_grad_w.c, conv_grad_w_amx.c, conv_grad_w_thin.c, conv_depthwise.c, conv_depthwise_f32.c, conv_patch.c,
+ * conv_tiles.c: NULL when they do not serve d. */
 KPrim *conv_grad_w_create(const KConvDesc *d);
+KPrim *conv_grad_w_amx_create(const KConvDesc *d);
 KPrim *conv_depthwise_create(const KConvDesc *d, ConvKind kind);
 KPrim *conv_grad_w_thin_create(const KConvDesc *d);
 KPrim *conv_depthwise_grad_w_create(const KConvDesc *d);

@@ -231,6 +231,7 @@ static const Conv convs[] = {
 	{1, 2, 32, 32, 1, {31}, {5}, {2}, {2}, {2}, {3}},
 	{3, 1, 32, 32, 1, {5, 4, 6}, {1, 3, 3}, {2, 1, 1}, {1, 1, 2}, {0, 1, 2}, {0, 1, 2}},
 	{2, 3, 32, 32, 1, {13, 14}, {3, 3}, {1, 1}, {1, 1}, {3, 0}, {0, 3}}, /* several blocks of positions */
+	{2, 4, 32, 40, 1, {17, 16}, {2, 3}, {1, 1}, {1, 1}, {1, 1}, {0, 1}}, /* several parts of a sum on tiles */
 	{3, 1, 64, 4, 1, {6, 7, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, /* from here, the library's */
 	{2, 1, 128, 5, 1, {20, 22}, {3, 3}, {1, 1}, {12, 12}, {12, 12}, {12, 12}}, /* own scratch would be too large */
 	{1, 1, 64, 20, 4, {300}, {64}, {1}, {1}, {32}, {31}},
@@ -426,8 +427,8 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0, k_prim_impl(p));
 	HalfConv r = {p, which, got, hx, hw, hdy, d.bias ? hbias : NULL, work};
-	if (strcmp(k_prim_impl(p), "own:depthwise") == 0)
-		CASE_SAME_BITS("16-bit depthwise conv", got, n * (to == K_F32 ? 4 : 2), run_half_conv(&r));
+	if (strcmp(k_prim_impl(p), "own:depthwise") == 0 || strcmp(k_prim_impl(p), "own:amx") == 0)
+		CASE_SAME_BITS("16-bit conv", got, n * (to == K_F32 ? 4 : 2), run_half_conv(&r));
 	else
 		run_half_conv(&r);
 	bool depthwise = !own && !case_cuda() && layout && !only_padding(&d) && d.group == d.c && d.group == d.o;
