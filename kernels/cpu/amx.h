@@ -32,7 +32,7 @@ INLINE void tiles_stored(void) { __asm__ volatile("" ::: "memory"); }
  * tile of a step to the second, which is the lower one of a, the right one of b. */
 typedef struct Lines { const char *at; int64_t row, step, next; } Lines;
 
-/* Memory that is written behind a product: `rows` times `bytes`, at most 128 of them.  Each step fetches a row. */
+/* Memory that is written after a product: rows of at most 128 bytes.  Each step fetches one. */
 typedef struct Written { char *at; int64_t row, rows, bytes; } Written;
 
 INLINE void fetch_row(Written *y)

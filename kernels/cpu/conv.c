@@ -1,12 +1,12 @@
 /* kernels/cpu/conv.c: convolutions and their gradients on oneDNN.
  *
- * Weights arrive row-major, or in a packed layout that the caller names. Most implementations want a layout of their
- * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked. Convolutions
- * that are matrix products go to conv_product.c, weight gradients to conv_grad_w_amx.c and, by taps, to
- * conv_grad_w.c, others of f32 on vectors of 8 floats, where the library is slower (bench/NOTES.md), to
- * conv_tiles.c, conv_grad_w_thin.c and conv_depthwise_f32.c, depthwise ones of 16-bit data to conv_depthwise.c,
- * others for which the library has only a reference implementation, or none whose scratch fits, to conv_patch.c, and
- * what that does not serve to conv_plain.c. */
+ * Weights arrive row-major, or in a packed layout that the caller names.  Most implementations want a layout of their
+ * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked.  Convolutions that
+ * are matrix products go to conv_product.c, weight gradients to conv_grad_w_amx.c and, by taps, to conv_grad_w.c,
+ * others of f32 on vectors of 8 floats, where the library is slower (bench/NOTES.md), to conv_tiles.c,
+ * conv_grad_w_thin.c and conv_depthwise_f32.c, depthwise ones of 16-bit data to conv_depthwise.c, others for which the
+ * library has only a reference implementation, or none whose scratch fits, to conv_patch.c, and what that does not
+ * serve to conv_plain.c. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"

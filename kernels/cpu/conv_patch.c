@@ -180,7 +180,7 @@ static void grad_w(KPrim *p, PrimArgs *t, char *work)
 	run_chunks(p, &s, t->at[2], t->at[1], work, NULL, true, work + s.packed);
 	#pragma omp parallel for schedule(static)
 	for (int64_t o = 0; o < s.group * s.out; o++)
-		put_sums((char *)t->at[0] + o * s.width * type_bytes(to), to, acc + o * s.width, s.in, s.taps);
+		put_sums((char *)t->at[0] + o * s.width * type_bytes(to), to, acc + o * s.width, s.in, s.taps, s.taps, 0);
 }
 
 KPrim *conv_patch_create(const KConvDesc *d, ConvKind kind)

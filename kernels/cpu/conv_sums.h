@@ -4,22 +4,30 @@
 
 #include "kernels/cpu/half.h"
 
-/* to (channels, taps) = sums (taps, channels), of one result channel */
-INLINE void put_sums(void *to, KDType type, const float *sums, int64_t channels, int64_t taps)
+/* to (channels, taps) = sums of one result channel, of which each `line` taps are (line, channels) and begin `width`
+ * behind the last ones. */
+INLINE void put_sums(void *to, KDType type, const float *sums, int64_t channels, int64_t taps, int64_t line,
+	int64_t width)
 {
 	enum { SOME = 1024 };
-	float line[SOME];
-	int64_t all = channels * taps, c = 0, k = 0;
+	float some[SOME];
+	int64_t all = channels * taps, c = 0, k = 0, l = 0;
+	const float *from = sums;
 	for (int64_t at = 0; at < all; at += SOME) {
 		int64_t n = MIN(SOME, all - at);
 		for (int64_t i = 0; i < n; i++) {
-			line[i] = sums[k * channels + c];
+			some[i] = from[l * channels + c];
+			if (++l == line) {
+				l = 0;
+				from += width;
+			}
 			if (++k == taps) {
 				k = 0;
+				from = sums;
 				c++;
 			}
 		}
-		narrow((char *)to + at * type_bytes(type), line, type, n);
+		narrow((char *)to + at * type_bytes(type), some, type, n);
 	}
 }
 

@@ -1,11 +1,12 @@
 /* kernels/cpu/matmul_amx.c: products of bf16 matrices on tile units (AMX).
  *
- * A tile is 16 lines of 64 bytes.  One instruction adds the product of two tiles to a third: of a's rows by columns
- * of 32 bf16, and of 16 pairs of b's rows by 16 columns.  All threads together pack b into such tiles, in work, and
- * a where its columns are rows in memory; else tiles of a are loaded from where it lies.  Then each thread computes
- * a rectangle of y by blocks of 32 x 32, which stay in four tiles over DEEP of k.  For longer k sums are kept in y
- * where it is f32, else in work, and rounded once.  An element is one chain of sums in the order of k, whose cuts
- * depend on shapes alone: so bits do not depend on the number of threads.  Denormals count as zero.
+ * A tile is 16 lines of 64 bytes.  One instruction adds the product of two tiles to a third: of a's rows by columns of
+ * 32 bf16, and of 16 pairs of b's rows by 16 columns.  All threads together pack b into such tiles, in work, and a
+ * where its columns are rows in memory; else its tiles are loaded from where it lies, but for rows and steps of k that
+ * are not whole, which are packed, too.  Then each thread computes a rectangle of y by blocks of 32 x 32, which stay in
+ * four tiles over DEEP of k.  For longer k sums are kept in y where it is f32, else in work, and rounded once.  An
+ * element is one chain of sums in the order of k, whose cuts depend on shapes alone: so bits do not depend on the
+ * number of threads.  Denormals count as zero.
  *
  * The order of loops is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
  * Sizes are for processors whose third cache is a fifth as fast as the second one: what a thread packs of b, NEAR
@@ -19,9 +20,10 @@
 
 #if defined HAS_AMX
 
-/* Sums of a square; most of k that is summed at once, and with a y that a cache holds; most rows and columns of a
- * block; bytes of b's panels that stay in a thread's second cache while those of a pass by; panels that are packed
- * side by side, so that what is read of a row of memory is long. */
+/* SQUARE: sums of a block of y in tiles.  DEEP: most of k that is summed at once; LESS_DEEP: the same where a cache
+ * holds y.  MOST_SIDE: rows and columns of a block.  NEAR: bytes of b's panels that stay in a thread's second cache
+ * while those of a pass by.  BESIDE: panels that are packed side by side, so that what is read of a row of memory is
+ * long. */
 enum { SQUARE = PANEL * PANEL, DEEP = 2048, LESS_DEEP = 1024, MOST_SIDE = 1024, NEAR = 3 << 18, BESIDE = 8 };
 
 /* ---- packing ---- */
@@ -110,11 +112,12 @@ static void pack_gathered(uint16_t *to, const Gathered *x, int64_t first, int64_
 	int64_t panel = round_up(depth, STEP) * PANEL;
 	for (int64_t s = 0; s < depth; s += STEP) {
 		const uint16_t *row[STEP] = {NULL};
+		GatheredSpare spare[STEP];
 		int64_t part = -1;
 		for (int64_t at = first; at < first + count; at += PANEL) {
 			if (at / x->width != part) {
 				part = at / x->width;
-				x->find(x->from, k + s, MIN(STEP, depth - s), part, row);
+				x->find(x->from, k + s, MIN(STEP, depth - s), part, row, spare);
 			}
 			pack_rows(to + (at - first) / PANEL * panel + s * PANEL, row, at % x->width);
 		}
@@ -214,7 +217,9 @@ static Lines panel_of_a(const Block *x, int64_t i)
 static void one(const Block *x, int64_t i, int64_t j)
 {
 	const KMatmulDesc *d = x->d;
-	float c[SQUARE] __attribute__((aligned(4096))); /* loads wait for stores at the same place of another page */
+	/* A load waits for a store before it that lies at the same place of another page.  Stores to c fill a page; which
+	 * of them the next loads meet depends on where it begins: 4% of a product's time, measured. */
+	float c[SQUARE] __attribute__((aligned(4096)));
 	Lines a = panel_of_a(x, i), b = packed(x->b + j * x->steps * STEP);
 	int64_t m = MIN(PANEL, x->m - i), n = MIN(PANEL, x->n - j), bytes = type_bytes(d->to);
 	bool first = x->k == 0, last = x->k + x->depth == d->k, whole = m == PANEL && n == PANEL;
@@ -232,7 +237,7 @@ static void one(const Block *x, int64_t i, int64_t j)
 	}
 }
 
-/* Packs panels of the operand's `count` rows of a or columns of b.  Threads get what they will read, in order. */
+/* Packs panels of the operand's `count` rows of a or columns of b.  With few threads each packs what it will read. */
 static void pack(const Block *x, uint16_t *to, const Operand *o, int64_t first, int64_t count)
 {
 	int64_t each = ceil_div(ceil_div(count, PANEL), team_size());
@@ -272,20 +277,19 @@ static void multiply(const Block *x)
 /* Sides of a block and its part of k, and what these take of work; m = 0: nothing fits.  of_a: rows that are packed. */
 typedef struct Sizes { int64_t m, n, depth, of_a, bytes; bool sums; } Sizes;
 
-/* Whether tiles can be loaded from a, in parts of k that are whole steps. */
-static bool a_lies(const KMatmulDesc *d) { return !d->ta; }
+/* Whether tiles of so deep a part of k are loaded from where a lies. */
+static bool a_lies(const KMatmulDesc *d, int64_t depth) { return !d->ta && depth % STEP == 0; }
 
-/* Few columns cost little, so they are given up first. */
+/* Where little fits, blocks have few columns first, and then few rows. */
 static Sizes sizes_of(const KMatmulDesc *d)
 {
 	enum { LEAST_COLUMNS = 4 * PANEL };
 	bool small = d->to == K_F32 && d->m * d->n * 4 <= NEAR;
 	int64_t parts = ceil_div(d->k, small ? LESS_DEEP : DEEP), wide = MIN(MOST_SIDE, round_up(d->n, PANEL));
-	bool unpacked = a_lies(d) && d->k % STEP == 0;
 	Sizes s = {.depth = round_up(ceil_div(d->k, parts), STEP), .sums = parts > 1 && d->to != K_F32};
 	for (s.m = MIN(MOST_SIDE, round_up(d->m, PANEL)); s.m > 0; s.m = s.m / 2 / PANEL * PANEL) {
 		int64_t column = s.depth * 2 + (s.sums ? s.m * 4 : 0);
-		s.of_a = unpacked ? PANEL : s.m;
+		s.of_a = a_lies(d, d->k) ? PANEL : s.m;
 		s.n = MIN(wide, MAX(0, d->work_bytes - s.of_a * s.depth * 2) / column / PANEL * PANEL);
 		s.bytes = s.of_a * s.depth * 2 + s.n * column;
 		if (s.n >= MIN(wide, LEAST_COLUMNS))
@@ -294,35 +298,40 @@ static Sizes sizes_of(const KMatmulDesc *d)
 	return s;
 }
 
-/* Makes blocks of few columns, which each thread packs into its second cache, where that packs no more of a; returns
- * whether the blocks of some rows follow each other, then: their part of a is packed once, else that of b for
- * columns. */
-static bool order(Sizes *s, const KMatmulDesc *d)
+/* Makes blocks of few columns, which each thread packs into its second cache, unless a is turned for each of them. */
+static void fit_near(Sizes *s, const KMatmulDesc *d)
 {
 	int64_t near = MAX(1, NEAR / (s->depth * PANEL * 2)) * PANEL * team_size();
-	if (a_lies(d) || s->depth >= d->k)
+	if (!d->ta || s->depth >= d->k)
 		s->n = MIN(s->n, near);
-	return !a_lies(d) && d->m + d->n * ceil_div(d->m, s->m) < d->n + d->m * ceil_div(d->n, s->n);
+}
+
+/* Which order packs less, where k has one part.  True: blocks of the same rows follow each other, and a is packed once
+ * for them; false: the same of columns and b. */
+static bool by_rows(const Sizes *s, const KMatmulDesc *d)
+{
+	return !a_lies(d, d->k) && d->m + d->n * ceil_div(d->m, s->m) < d->n + d->m * ceil_div(d->n, s->n);
 }
 
 /* Of the whole team. */
 static void blocks(Block x, Sizes s)
 {
 	const KMatmulDesc *d = x.d;
-	bool by_rows = order(&s, d), parts = s.depth < d->k;
+	fit_near(&s, d);
+	bool rows = by_rows(&s, d), parts = s.depth < d->k;
 	int64_t down = ceil_div(d->m, s.m), across = ceil_div(d->n, s.n);
 	for (int64_t at = 0; at < down * across; at++) {
-		x.i = (by_rows ? at / across : at % down) * s.m;
-		x.j = (by_rows ? at % across : at / down) * s.n;
+		x.i = (rows ? at / across : at % down) * s.m;
+		x.j = (rows ? at % across : at / down) * s.n;
 		x.m = MIN(s.m, d->m - x.i);
 		x.n = MIN(s.n, d->n - x.j);
 		for (x.k = 0; x.k < d->k; x.k += s.depth) {
 			x.depth = MIN(s.depth, d->k - x.k);
 			x.steps = ceil_div(x.depth, STEP);
-			x.lies = a_lies(d) && x.depth % STEP == 0;
-			if (parts || !by_rows || x.j == 0)
+			x.lies = a_lies(d, x.depth);
+			if (parts || !rows || x.j == 0)
 				pack_a(&x);
-			if (parts || by_rows || x.i == 0)
+			if (parts || rows || x.i == 0)
 				pack(&x, x.b, &x.of_b, x.j, x.n);
 			multiply(&x);
 		}

@@ -67,7 +67,8 @@ static const Product long_ones[] = {
 	{.m = 45, .n = 210, .k = 6200, .ta = 1, .bias = 1}, {.m = 1070, .n = 40, .k = 3090, .bias = 1},
 	{.m = 40, .n = 1070, .k = 3090, .tb = 1, .bias = 1}, {.m = 70, .n = 1070, .k = 64, .bias = 1},
 	{.m = 1070, .n = 40, .k = 4096, .tb = 1, .bias = 1}, {.m = 1200, .n = 900, .k = 96, .ta = 1},
-	{.m = 300, .n = 1500, .k = 64, .ta = 1, .tb = 1},
+	{.m = 300, .n = 1500, .k = 64, .ta = 1, .tb = 1}, {.m = 40, .n = 1000, .k = 1990, .ta = 1, .bias = 1},
+	{.m = 1100, .n = 700, .k = 1500, .bias = 1},
 };
 
 /* Each run starts from the sum again; without a sum the product is written to y as it is. */
@@ -103,9 +104,11 @@ static void check_halves(const Product *shape, KDType type, KDType to, int64_t w
 	float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
 	float *bias = case_floats(d.n, -1, 1);
 	void *ha = case_halves(a, count * d.m * d.k, type), *hb = case_halves(b, count * d.k * d.n, type);
-	void *hbias = case_halves(bias, d.n, type), *y = case_alloc(ny * 4), *work = case_alloc(K_GEMM_WORK);
+	void *hbias = case_halves(bias, d.n, type), *y = case_alloc(ny * 4);
 	double *want = case_doubles(ny);
 	KPrim *p = k_matmul_create(&d);
+	void *work = case_alloc(k_prim_work(p));
+	case_true(k_prim_work(p) <= (own ? 0 : work_bytes), "16-bit matmul: more scratch than there is");
 	bool library = strncmp(k_prim_impl(p), "own", 3) != 0, exact = own || !strcmp(k_prim_impl(p), "own:amx");
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && !(own && library), k_prim_impl(p));
 	product_want(&d, want, a, b, d.bias ? bias : NULL);
@@ -232,6 +235,9 @@ static const Conv convs[] = {
 	{3, 1, 32, 32, 1, {5, 4, 6}, {1, 3, 3}, {2, 1, 1}, {1, 1, 2}, {0, 1, 2}, {0, 1, 2}},
 	{2, 3, 32, 32, 1, {13, 14}, {3, 3}, {1, 1}, {1, 1}, {3, 0}, {0, 3}}, /* several blocks of positions */
 	{2, 4, 32, 40, 1, {17, 16}, {2, 3}, {1, 1}, {1, 1}, {1, 1}, {0, 1}}, /* several parts of a sum on tiles */
+	{2, 2, 3, 40, 1, {20, 23}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 2}}, /* lines of taps on tiles */
+	{2, 1, 5, 33, 1, {9, 40}, {3, 6}, {1, 3}, {2, 1}, {1, 7}, {0, 9}},
+	{1, 3, 4, 32, 1, {31}, {8}, {2}, {1}, {9}, {7}},
 	{3, 1, 64, 4, 1, {6, 7, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, /* from here, the library's */
 	{2, 1, 128, 5, 1, {20, 22}, {3, 3}, {1, 1}, {12, 12}, {12, 12}, {12, 12}}, /* own scratch would be too large */
 	{1, 1, 64, 20, 4, {300}, {64}, {1}, {1}, {32}, {31}},
