@@ -95,7 +95,7 @@ static Way way_of(const KConvDesc *d)
 	return d->dilation[d->rank - 1] == 1 && line <= PANEL && line >= PANEL / 4 ? BY_LINES : NONE;
 }
 
-/* Columns of a part, and how many parts there are. */
+/* Columns of a part, and its taps. */
 static int64_t width_of(const KConvDesc *d) { return way_of(d) == BY_TAPS ? d->c : PANEL; }
 static int64_t line_of(const KConvDesc *d) { return way_of(d) == BY_TAPS ? 1 : d->kernel[d->rank - 1]; }
 
