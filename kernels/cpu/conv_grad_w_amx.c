@@ -83,7 +83,7 @@ static void find_line(const void *from, int64_t k, int64_t n, int64_t i, const u
 	}
 }
 
-/* Of the two ways the one that serves d; 0: neither. */
+/* Which of the two ways serves d; NONE: neither. */
 typedef enum Way { NONE, BY_TAPS, BY_LINES } Way;
 static Way way_of(const KConvDesc *d)
 {

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/half.h"
 
-/* to (channels, taps) = sums of one result channel, of which each `line` taps are (line, channels) and begin `width`
- * behind the last ones. */
+/* to (channels, taps) = the sums of one result channel.  They lie by lines of `line` taps: a line is (line, channels)
+ * and begins `width` floats behind the line before. */
 INLINE void put_sums(void *to, KDType type, const float *sums, int64_t channels, int64_t taps, int64_t line,
 	int64_t width)
 {

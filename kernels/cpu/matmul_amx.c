@@ -256,10 +256,13 @@ static void pack_a(const Block *x)
 		pack(x, x->a, &x->of_a, x->i + x->m - rest, rest);
 }
 
+/* So many columns of b of this depth stay near. */
+static int64_t near_columns(int64_t depth) { return MAX(1, NEAR / (depth * PANEL * 2)) * PANEL; }
+
 /* All threads of the team together, behind what they have packed. */
 static void multiply(const Block *x)
 {
-	int64_t near = MAX(1, NEAR / (x->steps * STEP * PANEL * 2)) * PANEL;
+	int64_t near = near_columns(x->steps * STEP);
 	Grid g = grid_for(x->m, x->n, PANEL, PANEL, team_size());
 	#pragma omp barrier
 	#pragma omp for schedule(static, 1)
@@ -301,9 +304,8 @@ static Sizes sizes_of(const KMatmulDesc *d)
 /* Makes blocks of few columns, which each thread packs into its second cache, unless a is turned for each of them. */
 static void fit_near(Sizes *s, const KMatmulDesc *d)
 {
-	int64_t near = MAX(1, NEAR / (s->depth * PANEL * 2)) * PANEL * team_size();
 	if (!d->ta || s->depth >= d->k)
-		s->n = MIN(s->n, near);
+		s->n = MIN(s->n, near_columns(s->depth) * team_size());
 }
 
 /* Which order packs less, where k has one part.  True: blocks of the same rows follow each other, and a is packed once
